@@ -3,8 +3,11 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
-    if is("PROFILE", "debug") && is("CARGO_CFG_TARGET_OS", "linux") {
+    if has_value("PROFILE", "debug") && has_value("CARGO_CFG_TARGET_OS", "linux") {
         println!("cargo:rustc-link-arg=-no-pie");
     }
+}
+
+fn has_value(variable: &str, value: &str) -> bool {
+    std::env::var(variable).is_ok_and(|found| found == value)
 }

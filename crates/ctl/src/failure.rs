@@ -1,13 +1,44 @@
 //! Errors of commands, with the messages for standard error.
 
+use crate::commands::UnknownKind;
 use crate::input::InputError;
+use crate::migrate::ipam::AddressRecordError;
+use crate::namespace::NamespaceError;
 use crate::outcome::BatchReport;
+use crate::output::OutputError;
+use crate::policy::{ChangeError, EndpointError};
+use crate::verbs::VerbError;
 use std::io::{self, Write};
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    #[error("{0}")]
-    Message(String),
+    /// An invalid argument or state, or an error that needs no other handling than to be printed.
+    #[error(transparent)]
+    Other(BoxedError),
+    #[error("{context}: {source}")]
+    Context { context: String, source: BoxedError },
+    #[error("unknown log level: {0}, expected one of: panic, fatal, error, warn, info, debug")]
+    UnknownLogLevel(String),
+    #[error("resource name may not be empty")]
+    EmptyName,
+    #[error(transparent)]
+    UnknownKind(#[from] UnknownKind),
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+    #[error(transparent)]
+    Format(#[from] OutputError),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    #[error(transparent)]
+    AddressRecord(#[from] AddressRecordError),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
     #[error("failed to execute command: {0}")]
     Input(InputError),
     /// The input contains no resources.
@@ -22,18 +53,21 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    pub fn message(text: impl Into<String>) -> CommandError {
-        CommandError::Message(text.into())
+    /// Creates an error from a text or from another error.
+    pub fn message(error: impl Into<BoxedError>) -> CommandError {
+        CommandError::Other(error.into())
+    }
+
+    /// Creates an error whose message is that of another error after a prefix.
+    pub fn context(context: impl Into<String>, error: impl Into<BoxedError>) -> CommandError {
+        CommandError::Context { context: context.into(), source: error.into() }
     }
 
     /// Creates a failure for an I/O error on a file, directory or socket. The message advises how to get
     /// missing permissions.
     pub fn at(path: &std::path::Path, error: &io::Error) -> CommandError {
-        let advice = match error.kind() {
-            io::ErrorKind::PermissionDenied => "; run as root",
-            _ => "",
-        };
-        CommandError::Message(format!("{}: {error}{advice}", path.display()))
+        let advice = if error.kind() == io::ErrorKind::PermissionDenied { "; run as root" } else { "" };
+        CommandError::message(format!("{}: {error}{advice}", path.display()))
     }
 
     /// Returns whether the reader of the output closed the pipe, which needs no error message.
@@ -51,8 +85,8 @@ impl From<InputError> for CommandError {
 pub type CommandResult<T> = std::result::Result<T, CommandError>;
 
 /// Prints a report and returns its error, if any, as the error of the command.
-pub fn tell(report: BatchReport, out: &mut dyn Write) -> CommandResult<()> {
+pub fn print_report(report: BatchReport, out: &mut dyn Write) -> CommandResult<()> {
     out.write_all(report.out.as_bytes())?;
     out.flush()?;
-    report.error.map_or(Ok(()), |error| Err(CommandError::Message(error)))
+    report.error.map_or(Ok(()), |error| Err(CommandError::message(error)))
 }

@@ -11,7 +11,7 @@ use tortie_model::{API_VERSION, Resource, codec};
 
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    #[error("open {path}: {}", reason(.error))]
+    #[error("open {path}: {}", os_message(.error))]
     Unreadable { path: String, error: io::Error },
     #[error("{0}")]
     Document(String),
@@ -31,7 +31,7 @@ impl InputError {
 }
 
 /// Returns the message of the operating system for an error, without the error number that Rust appends.
-fn reason(error: &io::Error) -> String {
+fn os_message(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
     let mut chars = text.chars();
@@ -43,16 +43,15 @@ fn reason(error: &io::Error) -> String {
 pub fn resources(path: &Path, recursive: bool, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
     let shown = path.display().to_string();
     if shown == "-" {
-        return of_bytes(read_stdin()?, &shown, skip_empty);
+        return parse_file(&read_stdin()?, &shown, skip_empty);
     }
-    let unreadable = |error| InputError::Unreadable { path: shown.clone(), error };
-    if !fs::metadata(path).map_err(unreadable)?.is_dir() {
-        return of_bytes(read(path)?, &shown, skip_empty);
+    if !fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
+        return parse_file(&read(path)?, &shown, skip_empty);
     }
     let mut all = Vec::new();
     for file in walk(path, recursive)? {
         let name = file.display().to_string();
-        let found = of_bytes(read(&file)?, &name, skip_empty).map_err(|error| match error {
+        let found = parse_file(&read(&file)?, &name, skip_empty).map_err(|error| match error {
             InputError::Document(text) => InputError::Document(format!("{name}: {text}")),
             other => other,
         })?;
@@ -61,8 +60,12 @@ pub fn resources(path: &Path, recursive: bool, skip_empty: bool) -> Result<Vec<R
     if all.is_empty() && !skip_empty { Err(InputError::EmptyDirectory(shown)) } else { Ok(all) }
 }
 
-fn of_bytes(bytes: Vec<u8>, name: &str, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
-    let found = parse(&bytes)?;
+fn unreadable(path: &Path, error: io::Error) -> InputError {
+    InputError::Unreadable { path: path.display().to_string(), error }
+}
+
+fn parse_file(bytes: &[u8], name: &str, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
+    let found = parse(bytes)?;
     if found.is_empty() && !skip_empty { Err(InputError::EmptyFile(name.to_owned())) } else { Ok(found) }
 }
 
@@ -90,26 +93,23 @@ fn decode(document: Value) -> Result<Resource, DecodeError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, InputError> {
-    fs::read(path).map_err(|error| InputError::Unreadable { path: path.display().to_string(), error })
+    fs::read(path).map_err(|error| unreadable(path, error))
 }
 
 /// Reads a file, or standard input for `-`.
-pub fn bytes(path: &Path) -> Result<Vec<u8>, InputError> {
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>, InputError> {
     if path == Path::new("-") { read_stdin() } else { read(path) }
 }
 
 fn read_stdin() -> Result<Vec<u8>, InputError> {
     let mut bytes = Vec::new();
-    io::stdin()
-        .read_to_end(&mut bytes)
-        .map_err(|error| InputError::Unreadable { path: "-".to_owned(), error })?;
+    io::stdin().read_to_end(&mut bytes).map_err(|error| unreadable(Path::new("-"), error))?;
     Ok(bytes)
 }
 
 /// Returns the files of a directory that may contain resources, sorted by name; with `recursive`, the files
 /// of sub-directories follow in their sorted position.
 fn walk(directory: &Path, recursive: bool) -> Result<Vec<PathBuf>, InputError> {
-    let unreadable = |path: &Path, error| InputError::Unreadable { path: path.display().to_string(), error };
     let mut files = Vec::new();
     let mut pending = vec![directory.to_owned()];
     while let Some(path) = pending.pop() {

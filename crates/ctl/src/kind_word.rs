@@ -33,12 +33,12 @@ pub const CLI_KINDS: &[Kind] = &[
 ];
 
 /// Returns the kind for a word on the command line.
-pub fn kind_of(word: &str) -> Option<Kind> {
+pub fn parse_kind_word(word: &str) -> Option<Kind> {
     Kind::from_word(word).filter(|kind| CLI_KINDS.contains(kind))
 }
 
 /// Returns the kind most similar to an unknown word, for a suggestion.
-pub fn alike(word: &str) -> Option<&'static str> {
+pub fn similar_kind(word: &str) -> Option<&'static str> {
     const SIMILARITY_THRESHOLD: f64 = 0.9;
     let word = word.to_ascii_lowercase();
     let names = CLI_KINDS.iter().flat_map(|kind| [kind.plural(), kind.plural().trim_end_matches('s')]);
@@ -94,23 +94,23 @@ mod tests {
             ("ipamconfigs", Kind::IPAMConfiguration),
             ("heps", Kind::HostEndpoint),
         ] {
-            assert_eq!(kind_of(word), Some(kind), "{word}");
+            assert_eq!(parse_kind_word(word), Some(kind), "{word}");
         }
     }
 
     #[test]
     fn a_slip_is_recognised() {
-        assert_eq!(alike("ipool"), Some("ippool"));
-        assert_eq!(alike("GlobalNetworkPolcies"), Some("globalnetworkpolicies"));
-        assert_eq!(alike("networkpolcy").map(|name| name.starts_with("networkpolic")), Some(true));
-        assert_eq!(alike("pod"), None);
-        assert_eq!(alike(""), None);
+        assert_eq!(similar_kind("ipool"), Some("ippool"));
+        assert_eq!(similar_kind("GlobalNetworkPolcies"), Some("globalnetworkpolicies"));
+        assert_eq!(similar_kind("networkpolcy").map(|name| name.starts_with("networkpolic")), Some(true));
+        assert_eq!(similar_kind("pod"), None);
+        assert_eq!(similar_kind(""), None);
     }
 
     #[test]
     fn internal_kinds_are_not_for_the_command_line() {
         for word in ["blockaffinity", "ipamblocks", "ipamhandle", "livemigration", "pod", ""] {
-            assert_eq!(kind_of(word), None, "{word}");
+            assert_eq!(parse_kind_word(word), None, "{word}");
         }
     }
 }

@@ -28,6 +28,7 @@ pub use output::table::layout;
 
 use clap::CommandFactory;
 use cli::{CtlCommand, DatastoreCommand, MigrateCommand};
+use commands::write::WriteVerb;
 use failure::CommandResult;
 use std::io::Write;
 use tracing::level_filters::LevelFilter;
@@ -36,9 +37,12 @@ use tracing::level_filters::LevelFilter;
 pub async fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult<()> {
     let global = &cli.global;
     match &cli.command {
-        CtlCommand::Create(args) => commands::write::create(args, global, out).await,
-        CtlCommand::Apply(args) => commands::write::apply(args, global, out).await,
-        CtlCommand::Replace(args) => commands::write::replace(args, global, out).await,
+        CtlCommand::Create(args) => {
+            let verb = WriteVerb::Create { skip_exists: args.skip_exists };
+            commands::write::write(&args.input, global, verb, out).await
+        }
+        CtlCommand::Apply(args) => commands::write::write(args, global, WriteVerb::Apply, out).await,
+        CtlCommand::Replace(args) => commands::write::write(args, global, WriteVerb::Replace, out).await,
         CtlCommand::Validate(args) => commands::write::validate(args, out),
         CtlCommand::Delete(args) => commands::delete::delete(args, global, out).await,
         CtlCommand::Get(args) => commands::get::get(args, global, out).await,
@@ -56,24 +60,24 @@ pub async fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult<()> {
             DatastoreCommand::Migrate(migration) => match &migration.command {
                 MigrateCommand::Export(connection) => migrate::export::export(connection, global, out).await,
                 MigrateCommand::Import(args) => migrate::import::import(args, out).await,
-                MigrateCommand::Lock(connection) => migrate::lock::lock(connection, global, out).await,
-                MigrateCommand::Unlock(connection) => migrate::lock::unlock(connection, global, out).await,
+                MigrateCommand::Lock(connection) => migrate::lock::lock(connection, global, true, out).await,
+                MigrateCommand::Unlock(connection) => {
+                    migrate::lock::lock(connection, global, false, out).await
+                }
             },
         },
     }
 }
 
 /// Returns the log filter for a `--log-level`.
-pub fn log_filter(level: &str) -> std::result::Result<LevelFilter, String> {
+pub fn log_filter(level: &str) -> CommandResult<LevelFilter> {
     match level {
         "panic" | "fatal" => Ok(LevelFilter::OFF),
         "error" => Ok(LevelFilter::ERROR),
         "warn" => Ok(LevelFilter::WARN),
         "info" => Ok(LevelFilter::INFO),
         "debug" => Ok(LevelFilter::DEBUG),
-        other => Err(format!(
-            "unknown log level: {other}, expected one of: panic, fatal, error, warn, info, debug"
-        )),
+        other => Err(CommandError::UnknownLogLevel(other.to_owned())),
     }
 }
 
@@ -83,10 +87,10 @@ mod tests {
 
     #[test]
     fn log_levels() {
-        assert_eq!(log_filter("panic"), Ok(LevelFilter::OFF));
-        assert_eq!(log_filter("debug"), Ok(LevelFilter::DEBUG));
+        assert_eq!(log_filter("panic").unwrap(), LevelFilter::OFF);
+        assert_eq!(log_filter("debug").unwrap(), LevelFilter::DEBUG);
         assert_eq!(
-            log_filter("loud").unwrap_err(),
+            log_filter("loud").unwrap_err().to_string(),
             "unknown log level: loud, expected one of: panic, fatal, error, warn, info, debug"
         );
     }

@@ -1,11 +1,18 @@
 //! Resolves the namespace of an object: its own, the one requested on the command line, or `default`.
 
+use crate::cli::NamespaceArgs;
 use tortie_model::Kind;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestedNamespace<'a> {
     pub namespace: Option<&'a str>,
     pub all: bool,
+}
+
+impl<'a> From<&'a NamespaceArgs> for RequestedNamespace<'a> {
+    fn from(args: &'a NamespaceArgs) -> RequestedNamespace<'a> {
+        RequestedNamespace { namespace: args.namespace.as_deref(), all: false }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,18 +31,18 @@ pub enum NamespaceError {
 
 /// Returns the namespace for an object of `kind` whose own metadata contain `own`. Empty for cluster-scoped
 /// kinds, and for namespaced kinds with --all-namespaces.
-pub fn resolve(kind: Kind, own: &str, asked: RequestedNamespace) -> Result<String, NamespaceError> {
-    let given = asked.namespace.unwrap_or_default();
+pub fn resolve(kind: Kind, own: &str, requested: RequestedNamespace) -> Result<String, NamespaceError> {
+    let given = requested.namespace.unwrap_or_default();
     if !kind.is_namespaced() {
         return if !own.is_empty() {
             Err(NamespaceError::NotNamespaced(kind))
-        } else if !given.is_empty() || asked.all {
+        } else if !given.is_empty() || requested.all {
             Err(NamespaceError::NotForKind(kind))
         } else {
             Ok(String::new())
         };
     }
-    match (asked.all, own, given) {
+    match (requested.all, own, given) {
         (true, _, given) if !given.is_empty() => Err(NamespaceError::Both),
         (true, _, _) => Ok(String::new()),
         (false, "", "") => Ok("default".to_owned()),

@@ -12,17 +12,25 @@ pub struct VerbWording {
     /// The form for progress output.
     pub present: &'static str,
     /// Whether the verb continues after an object fails, so that there can be several errors.
-    pub carries_on: bool,
+    pub continues_after_errors: bool,
 }
 
 pub const CREATE_WORDING: VerbWording =
-    VerbWording { infinitive: "create", past: "created", present: "Creating", carries_on: true };
+    VerbWording { infinitive: "create", past: "created", present: "Creating", continues_after_errors: true };
 pub const APPLY_WORDING: VerbWording =
-    VerbWording { infinitive: "apply", past: "applied", present: "Applying", carries_on: true };
-pub const VALIDATE_WORDING: VerbWording =
-    VerbWording { infinitive: "validate", past: "validated", present: "Validating", carries_on: true };
-pub const REPLACE_WORDING: VerbWording =
-    VerbWording { infinitive: "replace", past: "replaced", present: "Replacing", carries_on: false };
+    VerbWording { infinitive: "apply", past: "applied", present: "Applying", continues_after_errors: true };
+pub const VALIDATE_WORDING: VerbWording = VerbWording {
+    infinitive: "validate",
+    past: "validated",
+    present: "Validating",
+    continues_after_errors: true,
+};
+pub const REPLACE_WORDING: VerbWording = VerbWording {
+    infinitive: "replace",
+    past: "replaced",
+    present: "Replacing",
+    continues_after_errors: false,
+};
 
 /// The results of one command.
 #[derive(Debug, Default)]
@@ -42,7 +50,7 @@ pub struct BatchReport {
 }
 
 impl BatchOutcome {
-    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> BatchOutcome {
+    pub fn new(kinds: impl IntoIterator<Item = Kind>) -> BatchOutcome {
         let mut outcome = BatchOutcome::default();
         let mut mixed = false;
         for kind in kinds {
@@ -56,7 +64,7 @@ impl BatchOutcome {
         outcome
     }
 
-    pub fn note<T>(&mut self, kind: Kind, result: Result<T, impl Display>) {
+    pub fn record<T>(&mut self, kind: Kind, result: Result<T, impl Display>) {
         match result {
             Ok(_) => self.handled += 1,
             Err(error) => self.errors.push((kind, error.to_string())),
@@ -64,34 +72,41 @@ impl BatchOutcome {
     }
 
     /// Returns `'K' `, or nothing for a mix of kinds.
-    fn quoted(&self) -> String {
+    fn quoted_kind(&self) -> String {
         self.kind.map(|kind| format!("'{kind}' ")).unwrap_or_default()
     }
 
-    fn success(&self, past: &str) -> String {
-        format!("Successfully {past} {} {}resource(s)\n", self.handled, self.quoted())
+    fn success_line(&self, past: &str) -> String {
+        format!("Successfully {past} {} {}resource(s)\n", self.handled, self.quoted_kind())
     }
 
     pub fn report(&self, wording: VerbWording) -> BatchReport {
         if self.errors.is_empty() {
-            return BatchReport { out: self.success(wording.past), error: None };
+            return BatchReport { out: self.success_line(wording.past), error: None };
         }
         let errors = self.errors.iter().map(|(_, error)| error.clone());
-        let errors = if wording.carries_on { go::list(errors) } else { errors.collect::<Vec<_>>().join(" ") };
-        let VerbWording { infinitive, past, carries_on, .. } = wording;
+        let errors = if wording.continues_after_errors {
+            go::list(errors)
+        } else {
+            errors.collect::<Vec<_>>().join(" ")
+        };
+        let VerbWording { infinitive, past, continues_after_errors, .. } = wording;
         if self.handled == 0 {
             let what = match self.total {
-                1 => format!("{}resource", self.quoted()),
-                _ => format!("any {}resources", self.quoted()),
+                1 => format!("{}resource", self.quoted_kind()),
+                _ => format!("any {}resources", self.quoted_kind()),
             };
             return BatchReport {
                 out: String::new(),
                 error: Some(format!("failed to {infinitive} {what}: {errors}")),
             };
         }
-        let out = if self.handled > self.errors.len() || !carries_on {
-            let (n, total) = (self.handled, self.total);
-            format!("Partial success: {past} the first {n} out of {total} {}resources:\n", self.quoted())
+        let out = if self.handled > self.errors.len() || !continues_after_errors {
+            let BatchOutcome { handled, total, .. } = self;
+            format!(
+                "Partial success: {past} the first {handled} out of {total} {}resources:\n",
+                self.quoted_kind()
+            )
         } else {
             String::new()
         };
@@ -99,8 +114,11 @@ impl BatchOutcome {
     }
 
     pub fn report_deletion(&self) -> BatchReport {
-        let out =
-            if self.handled > 0 || self.errors.is_empty() { self.success("deleted") } else { String::new() };
+        let out = if self.handled > 0 || self.errors.is_empty() {
+            self.success_line("deleted")
+        } else {
+            String::new()
+        };
         let lines: Vec<_> = self
             .errors
             .iter()
@@ -115,9 +133,9 @@ mod tests {
     use super::*;
 
     fn outcome(kinds: &[Kind], results: &[Result<(), &str>]) -> BatchOutcome {
-        let mut outcome = BatchOutcome::of(kinds.iter().copied());
+        let mut outcome = BatchOutcome::new(kinds.iter().copied());
         for (kind, result) in kinds.iter().zip(results) {
-            outcome.note(*kind, *result);
+            outcome.record(*kind, *result);
         }
         outcome
     }
@@ -183,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions_tell_each_failure() {
+    fn deletions_report_each_failure() {
         let some = outcome(&[POOL, TIER, POOL], &[Ok(()), Err("x"), Err("y")]).report_deletion();
         assert_eq!(some.out, "Successfully deleted 1 resource(s)\n");
         assert_eq!(

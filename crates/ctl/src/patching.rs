@@ -25,17 +25,16 @@ type PatchResult<T> = std::result::Result<T, ObjectPatchError>;
 
 /// Returns the object after the patch.
 pub fn apply(object: &Value, patch: Value, patch_type: PatchType) -> PatchResult<Value> {
-    let failed = |error: tortie_apply::BoundedPatchError| ObjectPatchError::Failed(error.to_string());
     match (patch_type, patch) {
         (PatchType::Json, patch @ Value::Array(_)) => {
             let operations: json_patch::Patch =
                 serde_json::from_value(patch).map_err(|e| ObjectPatchError::Operations(e.to_string()))?;
-            tortie_apply::apply_json_patch(object, &operations.0).map_err(failed)
+            tortie_apply::apply_json_patch(object, &operations.0)
+                .map_err(|error| ObjectPatchError::Failed(error.to_string()))
         }
         (PatchType::Json, _) => Err(ObjectPatchError::Shape("json", "a list of operations")),
-        (PatchType::Merge, patch @ Value::Object(_)) => {
-            tortie_apply::apply_merge_patch(object, &patch).map_err(failed)
-        }
+        (PatchType::Merge, patch @ Value::Object(_)) => tortie_apply::apply_merge_patch(object, &patch)
+            .map_err(|error| ObjectPatchError::Failed(error.to_string())),
         (PatchType::Merge, _) => Err(ObjectPatchError::Shape("merge", "an object")),
         (PatchType::Strategic, Value::Object(patch)) => {
             merge_maps(into_map(object.clone()), patch).map(Value::Object)
@@ -97,8 +96,7 @@ fn merge_maps(
                 }
             }
             Value::Array(items) => {
-                let items = replacement(items)?;
-                original.insert(key, items);
+                original.insert(key, Value::Array(remove_replace_directives(items)?));
             }
             scalar => {
                 original.insert(key, scalar);
@@ -113,10 +111,11 @@ fn retain_keys(
     patch: &Map<String, Value>,
     retain: Value,
 ) -> PatchResult<()> {
-    let wrong = || ObjectPatchError::DirectiveShape(RETAIN_KEYS_DIRECTIVE.to_owned(), "field names");
-    let Value::Array(retain) = retain else { return Err(wrong()) };
-    let retain: Vec<&str> =
-        retain.iter().map(|v| v.as_str().ok_or_else(wrong)).collect::<PatchResult<_>>()?;
+    let names: Option<Vec<&str>> =
+        retain.as_array().and_then(|items| items.iter().map(Value::as_str).collect());
+    let Some(retain) = names else {
+        return Err(ObjectPatchError::DirectiveShape(RETAIN_KEYS_DIRECTIVE.to_owned(), "field names"));
+    };
     if let Some(key) = patch.keys().find(|k| !k.starts_with('$') && !retain.contains(&k.as_str())) {
         return Err(ObjectPatchError::NotRetained(key.clone()));
     }
@@ -126,7 +125,7 @@ fn retain_keys(
 
 /// Returns the list that replaces the original. Lists in a patch always replace the whole list; Kubernetes
 /// tools make this explicit with an element that contains only `$patch: replace`, which is removed.
-fn replacement(items: Vec<Value>) -> PatchResult<Value> {
+fn remove_replace_directives(items: Vec<Value>) -> PatchResult<Vec<Value>> {
     let mut kept = Vec::with_capacity(items.len());
     for item in items {
         match item.get(PATCH_DIRECTIVE) {
@@ -140,7 +139,7 @@ fn replacement(items: Vec<Value>) -> PatchResult<Value> {
             }
         }
     }
-    Ok(Value::Array(kept))
+    Ok(kept)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl ProgressLine<'_> {
     }
 
     /// Creates the progress of a few large steps, which is always worth showing.
-    pub fn of_parts(what: &'static str, total: usize) -> ProgressLine<'static> {
+    pub fn always(what: &'static str, total: usize) -> ProgressLine<'static> {
         ProgressLine::shown(what, total, true)
     }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_seen_by_nobody_is_not_drawn() {
+    fn short_operations_draw_nothing() {
         assert!(ProgressLine::new("Applying", MIN_SHOWN_STEPS - 1).out.is_none());
         let mut drawn = Vec::new();
         drop(ProgressLine {

@@ -14,7 +14,8 @@ pub async fn connect(connection: &ConnectionArgs, global: &GlobalArgs) -> Comman
     let store = connect_quietly(connection).await?;
     match cluster_information(&store).await {
         Ok(cluster) if !global.allow_version_mismatch => {
-            if let Some(warning) = mismatch(release::CLIENT_VERSION, text(&cluster, "/spec/calicoVersion")) {
+            let version = string_at(&cluster, "/spec/calicoVersion");
+            if let Some(warning) = mismatch_warning(release::CLIENT_VERSION, version) {
                 // Ignore write errors: a closed standard error must not abort the command.
                 let _ = writeln!(std::io::stderr(), "{warning}");
             }
@@ -38,11 +39,12 @@ pub async fn cluster_information(store: &ResourceClient) -> tortie_store::StoreR
     store.get(Kind::ClusterInformation, "", "default").await.map(|resource: Resource| resource.to_value())
 }
 
-pub fn text<'a>(object: &'a Value, at: &str) -> &'a str {
-    object.pointer(at).and_then(Value::as_str).unwrap_or_default()
+/// Returns the string at a JSON pointer, or an empty string.
+pub fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn mismatch(client: &str, cluster: &str) -> Option<String> {
+fn mismatch_warning(client: &str, cluster: &str) -> Option<String> {
     (!cluster.is_empty() && !release::same(client, cluster)).then(|| {
         format!(
             "Warning: version mismatch.\nClient Version:   {client}\nCluster Version:  {cluster}\n\
@@ -56,10 +58,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mismatch_is_reported_and_a_spelling_is_not() {
-        assert_eq!(mismatch("v3.32.0-tortie.0.1.0", "3.32.0"), None);
-        assert_eq!(mismatch("v3.32.0", ""), None);
-        let warning = mismatch("v3.32.0", "v3.29.1").unwrap();
+    fn only_a_different_release_is_a_mismatch() {
+        assert_eq!(mismatch_warning("v3.32.0-tortie.0.1.0", "3.32.0"), None);
+        assert_eq!(mismatch_warning("v3.32.0", ""), None);
+        let warning = mismatch_warning("v3.32.0", "v3.29.1").unwrap();
         assert!(
             warning.contains("version mismatch.\nClient Version:   v3.32.0\nCluster Version:  v3.29.1\n")
         );

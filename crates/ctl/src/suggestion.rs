@@ -13,14 +13,14 @@ pub fn hint(document: &Value, error: &DecodeError) -> String {
     let kind = document["kind"].as_str().unwrap_or_default();
     let meant = match error {
         DecodeError::UnknownKind { version, .. } if version == API_VERSION => {
-            known_kind(kind).map(str::to_owned)
+            find_similar_kind(kind).map(str::to_owned)
         }
         DecodeError::UnknownKind { .. } if Kind::from_name(kind).is_some() => {
             Some(format!("apiVersion {API_VERSION}"))
         }
         DecodeError::UnknownField(fields) => {
             let first = fields.split(", ").next().unwrap_or_default();
-            Kind::from_name(kind).and_then(|kind| field(kind, first))
+            Kind::from_name(kind).and_then(|kind| find_similar_field(kind, first))
         }
         _ => None,
     };
@@ -28,21 +28,22 @@ pub fn hint(document: &Value, error: &DecodeError) -> String {
 }
 
 /// Returns the most similar kind, as it is written in an object.
-fn known_kind(word: &str) -> Option<&'static str> {
+fn find_similar_kind(word: &str) -> Option<&'static str> {
     // Internal kinds exist but are not available on the command line; a similar name would not help.
     if Kind::from_name(word).is_some() {
         return None;
     }
-    let known = kind_word::kind_of(word).or_else(|| kind_word::kind_of(kind_word::alike(word)?));
+    let known = kind_word::parse_kind_word(word)
+        .or_else(|| kind_word::parse_kind_word(kind_word::similar_kind(word)?));
     known.map(Kind::name)
 }
 
 /// Returns a field with a similar name in the same object, or a field with the same name elsewhere.
-fn field(kind: Kind, path: &str) -> Option<String> {
+fn find_similar_field(kind: Kind, path: &str) -> Option<String> {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let plain = without_indexes(parent);
     let mut paths = Vec::new();
-    collect(&schema::json_schema(kind), "", &mut paths);
+    collect_paths(&schema::json_schema(kind), "", &mut paths);
     let beside = paths.iter().filter_map(|path| {
         let (above, known) = path.rsplit_once('.').unwrap_or(("", path));
         (above == plain).then_some(known)
@@ -57,18 +58,17 @@ fn field(kind: Kind, path: &str) -> Option<String> {
     elsewhere.min_by_key(|path| path.len()).cloned()
 }
 
-/// Removes list indexes from a path: `spec.ingress[0]` -> `spec.ingress`.
-fn without_indexes(path: &str) -> String {
-    let parts = path.split('.').map(|part| part.split('[').next().unwrap_or_default());
-    parts.collect::<Vec<_>>().join(".")
+/// Removes list indexes from a path: `spec.ingress[0].sauce` -> `spec.ingress.sauce`.
+pub fn without_indexes(path: &str) -> String {
+    path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect()
 }
 
 /// Collects the paths of all fields of a schema, without list indexes.
-fn collect(schema: &Value, above: &str, paths: &mut Vec<String>) {
+fn collect_paths(schema: &Value, above: &str, paths: &mut Vec<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
-        collect(field, &path, paths);
-        collect(&field["items"], &path, paths);
+        collect_paths(field, &path, paths);
+        collect_paths(&field["items"], &path, paths);
         paths.push(path);
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
     use tortie_model::Resource;
 
-    fn said(document: Value) -> String {
+    fn hint_for(document: Value) -> String {
         let error = Resource::from_user(document.clone()).unwrap_err();
         hint(&document, &error)
     }
@@ -89,18 +89,25 @@ mod tests {
     }
 
     #[test]
+    fn paths_without_indexes() {
+        for (path, expected) in [("spec.a[12].b", "spec.a.b"), ("x", "x"), ("a[0][1]", "a"), ("a[0", "a0")] {
+            assert_eq!(without_indexes(path), expected);
+        }
+    }
+
+    #[test]
     fn slips_in_kinds_and_fields_are_recognised() {
-        let kind = |kind: &str| said(json!({"apiVersion": API_VERSION, "kind": kind}));
+        let kind = |kind: &str| hint_for(json!({"apiVersion": API_VERSION, "kind": kind}));
         assert_eq!(kind("IPPol"), "; did you mean IPPool?");
         assert_eq!(kind("GlobalNetworkpolicy"), "; did you mean GlobalNetworkPolicy?");
         assert_eq!(kind("Deployment"), "");
         let version = json!({"apiVersion": "projectcalico.org/v1", "kind": "IPPool"});
-        assert_eq!(said(version), "; did you mean apiVersion projectcalico.org/v3?");
-        assert_eq!(said(policy(json!({"selectr": "all()"}))), "; did you mean spec.selector?");
+        assert_eq!(hint_for(version), "; did you mean apiVersion projectcalico.org/v3?");
+        assert_eq!(hint_for(policy(json!({"selectr": "all()"}))), "; did you mean spec.selector?");
         let rule = json!({"ingress": [{"action": "Allow", "destination": {"port": [80]}}]});
-        assert_eq!(said(policy(rule)), "; did you mean spec.ingress[0].destination.ports?");
+        assert_eq!(hint_for(policy(rule)), "; did you mean spec.ingress[0].destination.ports?");
         let misplaced = json!({"apiVersion": API_VERSION, "kind": "IPPool", "metadata": {"name": "a", "cidr": "10.0.0.0/8"}});
-        assert_eq!(said(misplaced), "; did you mean spec.cidr?");
-        assert_eq!(said(policy(json!({"colour": "red"}))), "");
+        assert_eq!(hint_for(misplaced), "; did you mean spec.cidr?");
+        assert_eq!(hint_for(policy(json!({"colour": "red"}))), "");
     }
 }

@@ -20,8 +20,8 @@ pub enum VerbError {
 pub type VerbResult<T> = std::result::Result<T, VerbError>;
 
 /// Sets the namespace of the object.
-pub fn place(resource: &mut Resource, asked: RequestedNamespace) -> VerbResult<()> {
-    let namespace = resolve(resource.kind(), &resource.metadata().namespace, asked)?;
+pub fn set_namespace(resource: &mut Resource, requested: RequestedNamespace) -> VerbResult<()> {
+    let namespace = resolve(resource.kind(), &resource.metadata().namespace, requested)?;
     resource.metadata_mut().namespace = namespace;
     Ok(())
 }
@@ -79,18 +79,18 @@ pub async fn apply(store: &ResourceClient, resource: Resource) -> VerbResult<Res
 /// kept except for labels and annotations, and a conflict with another writer is retried.
 pub async fn replace(store: &ResourceClient, resource: Resource) -> VerbResult<Resource> {
     let kind = resource.kind();
-    let (namespace, name) = (resource.metadata().namespace.clone(), resource.metadata().name.clone());
-    check_managed_here(kind, &namespace, &name, "apply or replace")?;
-    let version = resource.metadata().resource_version.clone();
+    let given = resource.metadata();
+    check_managed_here(kind, &given.namespace, &given.name, "apply or replace")?;
+    let version = &given.resource_version;
     let mut attempt = 1;
     loop {
-        let current = store.get(kind, &namespace, &name).await?;
-        if !version.is_empty() && version != current.metadata().resource_version {
-            let id = kind.identify(&namespace, &name);
+        let current = store.get(kind, &given.namespace, &given.name).await?;
+        if !version.is_empty() && *version != current.metadata().resource_version {
+            let id = resource.identify();
             return Err(VerbError::Store(StoreError::Conflict { id, current: Some(Box::new(current)) }));
         }
         let mut next = resource.clone();
-        *next.metadata_mut() = metadata_for_update(current.metadata(), resource.metadata());
+        *next.metadata_mut() = metadata_for_update(current.metadata(), given);
         match store.update(next).await {
             Err(StoreError::Conflict { .. }) if version.is_empty() && attempt < MAX_WRITE_ATTEMPTS => {
                 attempt += 1;
@@ -102,7 +102,8 @@ pub async fn replace(store: &ResourceClient, resource: Resource) -> VerbResult<R
 }
 
 pub async fn delete(store: &ResourceClient, resource: &Resource) -> VerbResult<()> {
-    let (kind, meta) = (resource.kind(), resource.metadata());
+    let kind = resource.kind();
+    let meta = resource.metadata();
     check_managed_here(kind, &meta.namespace, &meta.name, "delete")?;
     let version = Some(meta.resource_version.as_str()).filter(|v| !v.is_empty());
     let deleted = store.delete(kind, &meta.namespace, &meta.name, version).await.map(drop);
@@ -115,27 +116,27 @@ pub async fn delete(store: &ResourceClient, resource: &Resource) -> VerbResult<(
     Ok(deleted?)
 }
 
-/// Reads, changes and writes an object; retries on conflicts with other writers.
-pub async fn modify(
+/// Reads, changes and writes an object; retries on conflicts with other writers. Errors of `change` are returned.
+pub async fn modify<E: From<VerbError>>(
     store: &ResourceClient,
     (kind, namespace, name): (Kind, &str, &str),
-    change: impl Fn(Resource) -> std::result::Result<Resource, String>,
-) -> std::result::Result<Resource, ModifyError> {
+    change: impl Fn(Resource) -> Result<Resource, E>,
+) -> Result<Resource, E> {
     check_managed_here(kind, namespace, name, "apply or replace")?;
     modify_managed(store, (kind, namespace, name), change).await
 }
 
 /// Modifies an object like [`modify`], including objects that users must not write.
-pub async fn modify_managed(
+pub async fn modify_managed<E: From<VerbError>>(
     store: &ResourceClient,
     (kind, namespace, name): (Kind, &str, &str),
-    change: impl Fn(Resource) -> std::result::Result<Resource, String>,
-) -> std::result::Result<Resource, ModifyError> {
+    change: impl Fn(Resource) -> Result<Resource, E>,
+) -> Result<Resource, E> {
     let mut attempt = 1;
     loop {
         let current = store.get(kind, namespace, name).await.map_err(VerbError::Store)?;
         let version = current.metadata().resource_version.clone();
-        let next = change(current).map_err(ModifyError::Change)?;
+        let next = change(current)?;
         // A change that sets another resourceVersion must not be retried against a newer one.
         let insists = next.metadata().resource_version != version;
         match store.update(next).await {
@@ -145,21 +146,6 @@ pub async fn modify_managed(
             }
             other => return Ok(other.map_err(VerbError::Store)?),
         }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ModifyError {
-    #[error(transparent)]
-    Verb(#[from] VerbError),
-    /// The change itself was rejected.
-    #[error("{0}")]
-    Change(String),
-}
-
-impl ModifyError {
-    pub fn is_missing(&self) -> bool {
-        matches!(self, ModifyError::Verb(VerbError::Store(StoreError::DoesNotExist { .. })))
     }
 }
 
@@ -175,7 +161,7 @@ fn metadata_for_create(given: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-fn metadata_for_update(current: &ObjectMeta, given: &ObjectMeta) -> ObjectMeta {
+pub fn metadata_for_update(current: &ObjectMeta, given: &ObjectMeta) -> ObjectMeta {
     ObjectMeta { labels: given.labels.clone(), annotations: given.annotations.clone(), ..current.clone() }
 }
 

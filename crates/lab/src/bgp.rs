@@ -4,12 +4,14 @@ use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
 use crate::process::LabDaemon;
+use crate::store;
 use crate::topology::{self, LabNode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
-use tortie_model::{API_VERSION, Resource};
+use tortie_model::API_VERSION;
 use tortie_store::ResourceClient;
 
 const NODE_AS_NUMBER: u32 = 64512;
@@ -72,8 +74,7 @@ pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult
         }
     };
     for object in objects {
-        let resource = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
-        resources.create(resource).await?;
+        store::create(resources, object).await?;
     }
     Ok(())
 }
@@ -88,7 +89,7 @@ fn peer(name: &str, spec: Value) -> Value {
 }
 
 /// Builds the Node resource if BGP needs labels or fields that the node does not detect itself.
-pub fn node(cluster: &LabCluster, node: &LabNode) -> Option<Value> {
+pub fn node_resource(cluster: &LabCluster, node: &LabNode) -> Option<Value> {
     let labels = match cluster.bgp {
         BgpMode::Tor => json!({"rack": node.rack.to_string()}),
         BgpMode::Reflector if cluster.nodes.first() == Some(node) => json!({"route-reflector": "true"}),
@@ -109,20 +110,16 @@ pub async fn start_router(place: &LabPaths, cluster: &LabCluster) -> LabResult<(
     }
     let dir = dir(place);
     std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-    let (file, control) = (dir.join("bird.conf"), dir.join("bird.ctl"));
-    std::fs::write(&file, bird(cluster)).map_err(LabError::file(&file))?;
+    let file = dir.join("bird.conf");
+    let control = dir.join("bird.ctl");
+    std::fs::write(&file, render_router_config(cluster)).map_err(LabError::file(&file))?;
     let mut command = Command::new("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control);
     let started = router(place).start(&place.fabric(), command)?;
-    let control = &control;
-    started
-        .ready(|| async move {
-            std::os::unix::net::UnixStream::connect(control).map(drop).map_err(|error| error.to_string())
-        })
-        .await
+    started.ready(async || UnixStream::connect(&control).map(drop)).await
 }
 
-fn bird(cluster: &LabCluster) -> String {
+fn render_router_config(cluster: &LabCluster) -> String {
     let first = topology::gateway(1).ipv4;
     let mut text = format!(
         "router id {first};\nprotocol device {{}}\n\

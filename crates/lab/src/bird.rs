@@ -27,7 +27,7 @@ pub fn check(cluster: &LabCluster) -> LabResult<()> {
     cluster.bird.iter().try_for_each(|name| cluster.node(name).map(drop))
 }
 
-/// Returns the environment variables that tell the node daemon where BIRD's files are.
+/// Returns the environment variables with the paths of BIRD's files, for the node daemon.
 pub fn variables(place: &LabPaths, node: &str) -> [(&'static str, PathBuf); 2] {
     let dir = dir(place, node);
     [("TORTIE_BIRD_CONFIG", dir.join("bird.cfg")), ("TORTIE_BIRD_SOCKET", dir.join("bird.ctl"))]
@@ -40,7 +40,8 @@ pub async fn start(place: &LabPaths, node: &str) -> LabResult<()> {
     if daemon.running().is_some() {
         return Ok(());
     }
-    let (file, control) = (dir.join("bird.cfg"), dir.join("bird.ctl"));
+    let file = dir.join("bird.cfg");
+    let control = dir.join("bird.ctl");
     let deadline = Instant::now() + CONFIG_TIMEOUT;
     while !file.exists() {
         if Instant::now() > deadline {
@@ -51,8 +52,5 @@ pub async fn start(place: &LabPaths, node: &str) -> LabResult<()> {
     let mut command = Command::new("bird");
     command.args(["-f", "-R", "-c"]).arg(&file).arg("-s").arg(&control);
     let started = daemon.start(&place.node_netns(node), command)?;
-    let control = &control;
-    started
-        .ready(|| async move { UnixStream::connect(control).map(drop).map_err(|error| error.to_string()) })
-        .await
+    started.ready(async || UnixStream::connect(&control).map(drop)).await
 }

@@ -15,7 +15,7 @@ use crate::sessions::{self, NodeBgpSession};
 use crate::status;
 use crate::top;
 use crate::topology::{LabTopology, MAX_NODES};
-use crate::up::{self, LabPlan, say};
+use crate::up::{self, print_progress};
 use crate::{demo, down, enter, logs, node};
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
@@ -225,7 +225,7 @@ enum PodCommand {
         node: String,
         #[arg(long, default_value = "default")]
         namespace: String,
-        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+        #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
         labels: Vec<(String, String)>,
     },
     /// Remove a pod
@@ -267,7 +267,7 @@ enum StatusFormat {
     Json,
 }
 
-fn label(text: &str) -> std::result::Result<(String, String), String> {
+fn parse_label(text: &str) -> Result<(String, String), &'static str> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -286,23 +286,26 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
             let own = std::path::Path::new("/proc/self/exe");
             let program = std::fs::read_link(own).map_err(LabError::file(own))?;
             ContainerImage::tortie(&program, &tag)?.write(&output)?;
-            say(&format!("{tag} is in {}", output.display()));
+            print_progress(&format!("{tag} is in {}", output.display()));
             Ok(())
         }
         LabCommand::Logs { node, follow } => logs::print(&place, node.as_deref(), follow, out),
         LabCommand::Env => print(out, &enter::exports(&place)?),
         LabCommand::Down => {
             let name = place.name();
-            match down::down(&place)? {
-                true => say(&format!("{name} is removed")),
-                false => say(&format!("there is no lab {name}")),
-            }
+            let existed = down::down(&place)?;
+            print_progress(&if existed {
+                format!("{name} is removed")
+            } else {
+                format!("there is no lab {name}")
+            });
             Ok(())
         }
         command => {
-            let failed = |source| LabError::Io { what: "runtime".to_owned(), source };
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|source| LabError::Io { what: "runtime".to_owned(), source })?;
             runtime.block_on(run_async(&place, command, out))
         }
     }
@@ -314,35 +317,22 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             let UpArgs { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, .. } = args;
             let default = if args.kubernetes { LabDatastore::Kubernetes } else { LabDatastore::Embedded };
             let datastore = datastore.unwrap_or(default);
-            let kubernetes = match args.kubernetes {
-                true => {
-                    let UpArgs { proxy, cni, api_group, api, .. } = args;
-                    let wanted = KubernetesOptions { proxy, cni, api_group, api, datastore };
-                    Some(KubernetesSettings::new(args.kube.as_deref(), wanted)?)
-                }
-                false => None,
-            };
+            let mut kubernetes = None;
+            if args.kubernetes {
+                let UpArgs { proxy, cni, api_group, api, .. } = args;
+                let wanted = KubernetesOptions { proxy, cni, api_group, api, datastore };
+                kubernetes = Some(KubernetesSettings::new(args.kube.as_deref(), wanted)?);
+            }
             let first = match &kubernetes {
                 Some(KubernetesSettings { api: Some(_), .. }) => "kubectl get tiers",
                 Some(_) => "kubectl get pods -A -o wide",
                 None => "pod add web --node node1",
             };
             let hints = [first, "status", "exec node1 -- ip route"];
-            let plan = LabPlan {
-                nodes,
-                datastore,
-                topology,
-                bgp,
-                encap,
-                bird,
-                hubs,
-                pools,
-                record,
-                keep,
-                kubernetes,
-            };
-            up::up(place, &plan).await?;
-            say(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
+            let plain = LabCluster::new(place, datastore, topology, nodes);
+            let cluster = LabCluster { bgp, encap, bird, hubs, pools, record, kubernetes, ..plain };
+            up::up(place, cluster, keep).await?;
+            print_progress(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
         LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
@@ -363,7 +353,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             cluster.node(&node)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !node::daemon(place, &node).stop(signal)? {
-                say(&format!("the daemon of {node} is not running"));
+                print_progress(&format!("the daemon of {node} is not running"));
             }
             Ok(())
         }
@@ -371,7 +361,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             hub::check(&LabCluster::load(place)?, hub)?;
             let signal = if kill { Signal::KILL } else { Signal::TERM };
             if !hub::daemon(place, hub).stop(signal)? {
-                say(&format!("hub {hub} is not running"));
+                print_progress(&format!("hub {hub} is not running"));
             }
             Ok(())
         }
@@ -399,11 +389,11 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             let cluster = LabCluster::load(place)?;
             let wanted = node.map(|name| cluster.node(&name).cloned()).transpose()?;
             for node in wanted.as_ref().map_or(&cluster.nodes[..], std::slice::from_ref) {
-                let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
-                let lines = match sessions.is_empty() {
-                    true => vec!["no sessions".to_owned()],
-                    false => sessions.iter().map(NodeBgpSession::line).collect(),
-                };
+                let sessions = sessions::list(&place.node_dir(&node.name).join("run")).await;
+                let mut lines: Vec<String> = sessions.iter().map(NodeBgpSession::line).collect();
+                if lines.is_empty() {
+                    lines.push("no sessions".to_owned());
+                }
                 print(out, &lines.iter().map(|line| format!("{}  {line}\n", node.name)).collect::<String>())?;
             }
             Ok(())
@@ -426,9 +416,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
 }
 
 fn print(out: &mut dyn Write, text: &str) -> LabResult<()> {
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|source| LabError::Io { what: "output".to_owned(), source })
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(LabError::Output)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use crate::encap::PodEncapsulation;
 use crate::error::{LabError, LabResult};
 use crate::files;
 use crate::kube::KubernetesSettings;
-use crate::names::alike;
+use crate::names::suggest_name;
 use crate::place::LabPaths;
+use crate::store;
 use crate::topology::{LabNode, LabTopology};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,23 @@ pub struct LabCluster {
 }
 
 impl LabCluster {
+    /// Describes a lab with the default settings.
+    pub fn new(place: &LabPaths, datastore: LabDatastore, topology: LabTopology, nodes: u8) -> LabCluster {
+        LabCluster {
+            datastore,
+            topology,
+            bgp: BgpMode::None,
+            encap: PodEncapsulation::None,
+            bird: Vec::new(),
+            hubs: 0,
+            record: false,
+            endpoint: store::endpoint(place, datastore),
+            pools: Vec::new(),
+            nodes: topology.nodes(nodes),
+            kubernetes: None,
+        }
+    }
+
     pub fn load(place: &LabPaths) -> LabResult<LabCluster> {
         files::read(&place.cluster_file())?.ok_or_else(|| {
             LabError::refused(format!("no lab {} is up; `{}` makes one", place.name(), place.command("up")))
@@ -59,7 +77,7 @@ impl LabCluster {
     pub fn node(&self, name: &str) -> LabResult<&LabNode> {
         self.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
-            let hint = alike(name, names.iter().map(|name| (*name).to_owned()));
+            let hint = suggest_name(name, names.iter().map(|name| (*name).to_owned()));
             LabError::refused(format!("there is no node {name}{hint}; there are {}", names.join(", ")))
         })
     }
@@ -70,6 +88,11 @@ impl LabCluster {
             None => Ok(()),
             Some(_) => Err(LabError::refused(format!("this lab has Kubernetes: {instead}"))),
         }
+    }
+
+    /// Returns the number of hubs that run as processes; in a lab with Kubernetes they are pods.
+    pub fn process_hubs(&self) -> u8 {
+        if self.kubernetes.is_some() { 0 } else { self.hubs }
     }
 
     pub fn has_bird(&self, node: &str) -> bool {

@@ -1,15 +1,14 @@
 //! Calls the real CNI plugin as a container runtime on the node does.
 
 use crate::cluster::LabCluster;
-use crate::error::{LabError, LabResult};
+use crate::error::{CniError, LabError, LabResult};
 use crate::netns;
 use crate::node;
 use crate::place::{LabPaths, netns_path};
 use crate::pod::LabPod;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::net::IpAddr;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 /// `cniVersion` of the list: current container runtimes do not support a newer one.
 const LIST_VERSION: &str = "1.0.0";
@@ -41,36 +40,30 @@ pub fn conflist(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
 
 /// Calls CNI ADD for a pod and returns its addresses.
 pub async fn add(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
-    let result = for_pod(place, cluster, pod, "ADD").await?;
-    let listed = result.get("ips").and_then(Value::as_array).cloned().unwrap_or_default();
-    let address = |ip: &Value| ip.get("address")?.as_str()?.split('/').next()?.parse().ok();
-    Ok(listed.iter().filter_map(address).collect())
+    let result = call_for_pod(place, cluster, pod, "ADD").await?;
+    let addresses = result["ips"].as_array().into_iter().flatten();
+    Ok(addresses.filter_map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok()).collect())
 }
 
 pub async fn delete(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<()> {
-    for_pod(place, cluster, pod, "DEL").await.map(drop)
+    call_for_pod(place, cluster, pod, "DEL").await.map(drop)
 }
 
 /// Calls CNI STATUS: whether the node can attach a pod now, or the reason why not.
-pub async fn status(place: &LabPaths, cluster: &LabCluster, node: &str) -> std::result::Result<(), String> {
-    let mut command = plugin(place, "STATUS");
+pub async fn status(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabResult<()> {
     let config = plugin_config(place, cluster, node);
-    let output = run(place, node, &mut command, config).await.map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failure(&output).1),
-    }
+    call(place, node, plugin(place, "STATUS"), &config).await?.map(drop).map_err(LabError::NotReady)
 }
 
-async fn for_pod(
+async fn call_for_pod(
     place: &LabPaths,
     cluster: &LabCluster,
     pod: &LabPod,
-    what: &'static str,
+    cni_command: &'static str,
 ) -> LabResult<Value> {
     let mut config = plugin_config(place, cluster, &pod.node);
     config["tortie_labels"] = json!(pod.labels);
-    let mut command = plugin(place, what);
+    let mut command = plugin(place, cni_command);
     command
         .env("CNI_CONTAINERID", &pod.container_id)
         .env("CNI_NETNS", netns_path(&place.pod_netns(&pod.name)))
@@ -79,12 +72,11 @@ async fn for_pod(
             "CNI_ARGS",
             format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", pod.namespace, pod.name),
         );
-    let output = run(place, &pod.node, &mut command, config).await?;
-    if !output.status.success() {
-        let (code, message) = failure(&output);
-        return Err(LabError::Cni { command: what, pod: pod.name.clone(), code, message });
-    }
-    Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
+    call(place, &pod.node, command, &config).await?.map_err(|source| LabError::Cni {
+        command: cni_command,
+        pod: pod.name.clone(),
+        source,
+    })
 }
 
 /// Builds the configuration that a runtime derives from the list for its only plugin.
@@ -96,39 +88,30 @@ fn plugin_config(place: &LabPaths, cluster: &LabCluster, node: &str) -> Value {
     config
 }
 
-fn plugin(place: &LabPaths, what: &str) -> Command {
+fn plugin(place: &LabPaths, cni_command: &str) -> Command {
     let mut command = Command::new(place.bin().join(PLUGIN_NAME));
-    command.env("CNI_COMMAND", what).env("CNI_PATH", place.bin());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("CNI_COMMAND", cni_command).env("CNI_PATH", place.bin());
     command
 }
 
-/// Runs the plugin in the node's namespace.
-async fn run(place: &LabPaths, node: &str, command: &mut Command, config: Value) -> LabResult<Output> {
-    let command = std::mem::replace(command, Command::new(PLUGIN_NAME));
-    let netns = netns::open(&place.node_netns(node))?;
-    let failed = |source| LabError::Io { what: format!("CNI plugin on {node}"), source };
-    let running = tokio::task::spawn_blocking(move || {
-        let spawned = netns.command(command).and_then(|command| command.spawn());
-        let mut child = spawned.map_err(std::io::Error::other)?;
-        if let Some(mut input) = child.stdin.take() {
-            // A plugin may respond without reading its whole input.
-            let _ = input.write_all(config.to_string().as_bytes());
-        }
-        child.wait_with_output()
-    });
-    running.await.map_err(|error| failed(error.into()))?.map_err(failed)
-}
-
-/// Returns code and message of the plugin's error, or its standard error if it printed no message.
-fn failure(output: &Output) -> (u64, String) {
-    let error: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let code = error.get("code").and_then(Value::as_u64).unwrap_or_default();
-    let parts = [text("msg"), text("details")];
-    let message = parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(": ");
-    match message.is_empty() {
-        false => (code, message),
-        true => (code, String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+/// Runs the plugin in the node's namespace and returns its result. An error without a message contains the plugin's
+/// standard error.
+async fn call(
+    place: &LabPaths,
+    node: &str,
+    command: Command,
+    config: &Value,
+) -> LabResult<Result<Value, CniError>> {
+    let output =
+        netns::output_async(&place.node_netns(node), command, config.to_string().into_bytes()).await?;
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    if output.status.success() {
+        return Ok(Ok(result));
     }
+    let parts = ["msg", "details"].map(|key| result[key].as_str().unwrap_or_default());
+    let mut message = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
+    if message.is_empty() {
+        message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    }
+    Ok(Err(CniError { code: result["code"].as_u64().unwrap_or_default(), message }))
 }

@@ -9,33 +9,22 @@ use std::io::ErrorKind;
 /// Removes everything, continuing after failures, and returns all errors. A lab that does not exist is not an error.
 /// Returns whether anything existed.
 pub fn down(place: &LabPaths) -> LabResult<bool> {
-    let mut failures = Vec::new();
-    let mut note = |result: LabResult<()>| failures.extend(result.err().map(|error| error.to_string()));
     let namespaces = netns::names(&place.prefix())?;
-    // End all processes first: a running daemon might recreate removed objects.
-    for name in &namespaces {
-        note(netns::end_processes(name));
-    }
-    for name in &namespaces {
-        note(netns::remove(name));
-    }
-    // Their processes were killed together with the node's init process.
-    note(kube::remove_cgroups(&place.prefix()));
     let existed = place.dir().exists() || !namespaces.is_empty();
-    note(remove_dir(place));
-    match failures.is_empty() {
-        true => Ok(existed),
-        false => Err(LabError::Leftovers(failures)),
-    }
+    // End all processes first: a running daemon might recreate removed objects.
+    let mut results: Vec<LabResult<()>> = namespaces.iter().map(|name| netns::end_processes(name)).collect();
+    results.extend(namespaces.iter().map(|name| netns::remove(name)));
+    // Their processes were killed together with the node's init process.
+    results.push(kube::remove_cgroups(&place.prefix()));
+    results.push(remove_dir(place));
+    let failures: Vec<LabError> = results.into_iter().filter_map(Result::err).collect();
+    if failures.is_empty() { Ok(existed) } else { Err(LabError::Leftovers(failures)) }
 }
 
 /// Removes the contents only of a directory that belongs to a lab.
 fn remove_dir(place: &LabPaths) -> LabResult<()> {
     let dir = place.dir();
-    let removed = match place.cluster_file().exists() {
-        true => fs::remove_dir_all(dir),
-        false => fs::remove_dir(dir),
-    };
+    let removed = if place.cluster_file().exists() { fs::remove_dir_all(dir) } else { fs::remove_dir(dir) };
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {

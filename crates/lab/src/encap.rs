@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_has_a_mode_that_it_can_have() {
+    fn every_family_has_a_supported_mode() {
         let v4 = "10.1.0.0/16".parse().unwrap();
         let v6 = "fd00::/112".parse().unwrap();
         assert_eq!(PodEncapsulation::None.modes(&v4), ("Never", "Never"));

@@ -2,14 +2,11 @@
 
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::error::{LabError, LabResult};
-use crate::names::alike;
-use crate::place::{LabPaths, netns_path};
+use crate::names::suggest_name;
+use crate::place::LabPaths;
 use crate::pod::LabPod;
-use crate::{kube, node};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::{kube, netns, node};
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +24,7 @@ pub fn exec(place: &LabPaths, target: &str, command: &[OsString]) -> LabResult<(
     let netns = match cluster.node(target) {
         Ok(node) => {
             command.envs(node::store_variables(place, &cluster));
-            command.env("PATH", path(place));
+            command.env("PATH", search_path(place));
             if cluster.kubernetes.is_some() {
                 return kube::enter::on_node(place, &node.name, command);
             }
@@ -38,7 +35,7 @@ pub fn exec(place: &LabPaths, target: &str, command: &[OsString]) -> LabResult<(
             let pod = LabPod::load(place, target).map_err(|_| {
                 let nodes = cluster.nodes.iter().map(|node| node.name.clone());
                 let pods = crate::pod::all(place).unwrap_or_default().into_iter().map(|pod| pod.name);
-                let hint = alike(target, nodes.chain(pods));
+                let hint = suggest_name(target, nodes.chain(pods));
                 LabError::refused(format!(
                     "there is neither a node nor a pod called {target}{hint}; `{}` shows them",
                     place.command("status")
@@ -47,12 +44,8 @@ pub fn exec(place: &LabPaths, target: &str, command: &[OsString]) -> LabResult<(
             place.pod_netns(&pod.name)
         }
     };
-    let path = netns_path(&netns);
-    let namespace = File::open(&path).map_err(LabError::file(&path))?;
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| LabError::file(&path)(error.into()))?;
-    let failed = command.exec();
-    Err(LabError::Io { what: program.to_string_lossy().into_owned(), source: failed })
+    netns::enter(&netns)?;
+    Err(LabError::Io { what: program.to_string_lossy().into_owned(), source: command.exec() })
 }
 
 /// Enters the network namespace from which the datastore is reachable, if necessary. The caller must be
@@ -60,27 +53,31 @@ pub fn exec(place: &LabPaths, target: &str, command: &[OsString]) -> LabResult<(
 pub fn reach_store(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     match cluster.datastore {
         LabDatastore::Embedded | LabDatastore::Etcd => Ok(()),
-        LabDatastore::Kubernetes => kube::enter::into_fabric(place),
+        LabDatastore::Kubernetes => netns::enter(&place.fabric()),
     }
 }
 
 /// Replaces this process with calicoctl on the lab's datastore. Returns only on failure.
 pub fn ctl(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
-    let cluster = LabCluster::load(place)?;
-    let program = place.bin().join("calicoctl");
-    reach_store(place, &cluster)?;
-    let failed = Command::new(&program).args(arguments).envs(node::store_variables(place, &cluster)).exec();
-    Err(LabError::file(&program)(failed))
+    exec_with_store(place, &place.bin().join("calicoctl"), &[], arguments)
 }
 
 /// Replaces this process with `tortie explain` on the lab's datastore. Returns only on failure.
 pub fn explain(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
+    exec_with_store(place, &place.bin().join("tortie"), &["explain"], arguments)
+}
+
+fn exec_with_store(
+    place: &LabPaths,
+    program: &Path,
+    subcommand: &[&str],
+    arguments: &[OsString],
+) -> LabResult<()> {
     let cluster = LabCluster::load(place)?;
-    let program = place.bin().join("tortie");
-    let mut command = Command::new(&program);
     reach_store(place, &cluster)?;
-    let failed = command.arg("explain").args(arguments).envs(node::store_variables(place, &cluster)).exec();
-    Err(LabError::file(&program)(failed))
+    let mut command = Command::new(program);
+    command.args(subcommand).args(arguments).envs(node::store_variables(place, &cluster));
+    Err(LabError::file(program)(command.exec()))
 }
 
 /// Renders shell `export` lines that point calicoctl and etcdctl to the lab's datastore.
@@ -98,7 +95,7 @@ pub fn exports(place: &LabPaths) -> LabResult<String> {
 }
 
 /// Returns the PATH with the lab's programs first.
-fn path(place: &LabPaths) -> OsString {
+fn search_path(place: &LabPaths) -> OsString {
     let mut path = place.bin().into_os_string();
     if let Some(others) = std::env::var_os("PATH") {
         path.push(":");

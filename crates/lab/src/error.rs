@@ -16,19 +16,32 @@ pub enum LabError {
     Store(#[from] tortie_store::StoreError),
     #[error("{what} {why}; the end of {log}:\n{tail}")]
     Daemon { what: String, why: String, log: String, tail: String },
-    #[error("CNI {command} of pod {pod} failed (code {code}): {message}")]
-    Cni { command: &'static str, pod: String, code: u64, message: String },
-    #[error("not everything could be removed:\n  {}", .0.join("\n  "))]
-    Leftovers(Vec<String>),
+    #[error("CNI {command} of pod {pod} failed (code {}): {}", .source.code, .source.message)]
+    Cni { command: &'static str, pod: String, source: CniError },
+    /// The reason why a node does not accept pods.
+    #[error(transparent)]
+    NotReady(CniError),
+    /// Standard error of a failed kubectl.
+    #[error("{0}")]
+    Kubectl(String),
+    #[error("output: {0}")]
+    Output(io::Error),
+    #[error("not everything could be removed:{}", .0.iter().map(|error| format!("\n  {error}")).collect::<String>())]
+    Leftovers(Vec<LabError>),
     #[error("interrupted")]
     Interrupted,
 }
 
+/// Error that the CNI plugin returned.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct CniError {
+    pub code: u64,
+    pub message: String,
+}
+
 fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => "; run as root",
-        _ => "",
-    }
+    if error.kind() == io::ErrorKind::PermissionDenied { "; run as root" } else { "" }
 }
 
 pub type LabResult<T> = std::result::Result<T, LabError>;

@@ -22,12 +22,9 @@ pub async fn build(place: &LabPaths, topology: LabTopology, nodes: &[LabNode]) -
     }
     let inside = netns::connection(&fabric)?;
     for rack in topology::racks(nodes) {
-        let bridge = bridge(rack);
-        let gateway = topology::gateway(rack);
-        let failed = |error: nlink::Error| LabError::kernel(format!("bridge {bridge}"), &error);
-        inside.add_link(BridgeLink::new(&bridge).up()).await.map_err(failed)?;
-        inside.add_address(Ipv4Address::new(&bridge, gateway.ipv4, 24)).await.map_err(failed)?;
-        inside.add_address(Ipv6Address::new(&bridge, gateway.ipv6, 64).nodad()).await.map_err(failed)?;
+        add_bridge(&inside, rack)
+            .await
+            .map_err(|error| LabError::kernel(format!("bridge {}", bridge_name(rack)), &error))?;
     }
     for node in nodes {
         connect(place, &inside, node)
@@ -45,8 +42,16 @@ pub async fn extend(place: &LabPaths, node: &LabNode) -> LabResult<()> {
         .map_err(|error| LabError::kernel(format!("link of {}", node.name), &error))
 }
 
-fn bridge(rack: u8) -> String {
+fn bridge_name(rack: u8) -> String {
     format!("rack{rack}")
+}
+
+async fn add_bridge(fabric: &Connection<Route>, rack: u8) -> nlink::Result<()> {
+    let bridge = bridge_name(rack);
+    let gateway = topology::gateway(rack);
+    fabric.add_link(BridgeLink::new(&bridge).up()).await?;
+    fabric.add_address(Ipv4Address::new(&bridge, gateway.ipv4, 24)).await?;
+    fabric.add_address(Ipv6Address::new(&bridge, gateway.ipv6, 64).nodad()).await
 }
 
 /// Connects a node's existing namespace: creates its link, addresses and default routes.
@@ -54,7 +59,7 @@ async fn connect(place: &LabPaths, fabric: &Connection<Route>, node: &LabNode) -
     let netns = nlink::netlink::namespace::Netns::open(&place.node_netns(&node.name))?;
     let inside = Connection::<Route>::new_in(&netns)?;
     let pair = VethLink::new(&node.name, NODE_INTERFACE).peer_netns_fd(&netns);
-    fabric.add_link(pair.master(bridge(node.rack)).up()).await?;
+    fabric.add_link(pair.master(bridge_name(node.rack)).up()).await?;
     inside.set_link_up(NODE_INTERFACE).await?;
     inside.add_address(Ipv4Address::new(NODE_INTERFACE, node.ipv4.addr(), node.ipv4.prefix_len())).await?;
     inside

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Creates a file that must not exist: of several concurrent callers exactly one succeeds. Returns false if the file
 /// exists.
 pub fn create<T: Serialize>(path: &Path, value: &T) -> LabResult<bool> {
-    let text = text(path, value)?;
+    let text = to_json(path, value)?;
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).map(|()| true).map_err(LabError::file(path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -20,7 +20,7 @@ pub fn create<T: Serialize>(path: &Path, value: &T) -> LabResult<bool> {
 
 pub fn replace<T: Serialize>(path: &Path, value: &T) -> LabResult<()> {
     let new = path.with_extension("new");
-    fs::write(&new, text(path, value)?).map_err(LabError::file(&new))?;
+    fs::write(&new, to_json(path, value)?).map_err(LabError::file(&new))?;
     fs::rename(&new, path).map_err(LabError::file(path))
 }
 
@@ -36,7 +36,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> LabResult<Option<T>> {
         .map_err(|error| LabError::Io { what: path.display().to_string(), source: error.into() })
 }
 
-fn text<T: Serialize>(path: &Path, value: &T) -> LabResult<String> {
+fn to_json<T: Serialize>(path: &Path, value: &T) -> LabResult<String> {
     serde_json::to_string_pretty(value)
         .map_err(|error| LabError::Io { what: path.display().to_string(), source: error.into() })
 }

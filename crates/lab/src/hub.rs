@@ -35,10 +35,10 @@ pub fn check(cluster: &LabCluster, hub: u8) -> LabResult<()> {
     cluster.check_plain(
         "its hubs are pods of the deployment tortie-hub in kube-system, which kubectl stops and scales",
     )?;
-    match (1..=cluster.hubs).contains(&hub) {
-        true => Ok(()),
-        false => Err(LabError::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs))),
+    if !(1..=cluster.hubs).contains(&hub) {
+        return Err(LabError::refused(format!("there is no hub {hub}; this lab has {}", cluster.hubs)));
     }
+    Ok(())
 }
 
 /// Starts a hub and waits until it is ready.
@@ -64,11 +64,13 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster, hub: u8) -> LabResult
         // `lab hub stop` waits for the hub to exit.
         .env("TYPHA_SHUTDOWNTIMEOUTSECS", "10");
     let started = daemon.start(&place.fabric(), command)?;
-    let ready = || {
-        let ready = times_ready(&daemon) > served;
-        async move { ready.then_some(()).ok_or_else(|| "it has not read the datastore yet".to_owned()) }
-    };
-    started.ready(ready).await
+    started
+        .ready(
+            async || {
+                if times_ready(&daemon) > served { Ok(()) } else { Err("it has not read the datastore yet") }
+            },
+        )
+        .await
 }
 
 /// Counts the ready lines in the log, which is continued when the hub is restarted.

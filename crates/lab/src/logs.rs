@@ -3,6 +3,7 @@
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
+use crate::topology::LabNode;
 use crate::{hub, kube, node, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -21,31 +22,32 @@ struct FollowedLog {
 }
 
 /// Prints the logs of one node, or of the datastore, the hubs and all nodes.
-pub fn print(place: &LabPaths, of: Option<&str>, follow: bool, out: &mut dyn Write) -> LabResult<()> {
+pub fn print(place: &LabPaths, node: Option<&str>, follow: bool, out: &mut dyn Write) -> LabResult<()> {
     let cluster = LabCluster::load(place)?;
-    let log = |name: &str, path| FollowedLog { name: name.to_owned(), path, reader: None, rest: Vec::new() };
-    // A restarted container writes a new log file.
-    let of_node = |name: &str| -> Vec<FollowedLog> {
-        let files = match cluster.kubernetes {
-            Some(_) => kube::node::logs(place, name),
-            None => vec![node::daemon(place, name).log],
-        };
-        files.into_iter().map(|file| log(name, file)).collect()
-    };
-    let mut logs = match of {
-        Some(name) => of_node(&cluster.node(name)?.name),
+    let mut logs = Vec::new();
+    let nodes = match node {
+        Some(name) => vec![cluster.node(name)?],
         None => {
-            let nodes = cluster.nodes.iter().flat_map(|node| of_node(&node.name));
-            let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
-            let hubs = (1..=own_hubs).map(|hub| log(&format!("hub{hub}"), hub::daemon(place, hub).log));
-            std::iter::once(log("store", store::daemon(place).log)).chain(hubs).chain(nodes).collect()
+            logs.push(FollowedLog::new("store", store::daemon(place).log));
+            for hub in 1..=cluster.process_hubs() {
+                logs.push(FollowedLog::new(&format!("hub{hub}"), hub::daemon(place, hub).log));
+            }
+            cluster.nodes.iter().collect()
         }
     };
+    for LabNode { name, .. } in nodes {
+        if cluster.kubernetes.is_some() {
+            // A restarted container writes a new log file.
+            logs.extend(kube::node::logs(place, name).into_iter().map(|file| FollowedLog::new(name, file)));
+        } else {
+            logs.push(FollowedLog::new(name, node::daemon(place, name).log));
+        }
+    }
     loop {
         for log in &mut logs {
             log.copy(out)?;
         }
-        out.flush().map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
+        out.flush().map_err(LabError::Output)?;
         if !follow {
             return Ok(());
         }
@@ -54,6 +56,10 @@ pub fn print(place: &LabPaths, of: Option<&str>, follow: bool, out: &mut dyn Wri
 }
 
 impl FollowedLog {
+    fn new(name: &str, path: PathBuf) -> FollowedLog {
+        FollowedLog { name: name.to_owned(), path, reader: None, rest: Vec::new() }
+    }
+
     fn copy(&mut self, out: &mut dyn Write) -> LabResult<()> {
         if self.reader.is_none() {
             match File::open(&self.path) {
@@ -66,7 +72,7 @@ impl FollowedLog {
         while reader.read_until(b'\n', &mut self.rest).map_err(LabError::file(&self.path))? > 0 {
             if self.rest.last() == Some(&b'\n') {
                 write!(out, "{} | {}", self.name, String::from_utf8_lossy(&self.rest))
-                    .map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
+                    .map_err(LabError::Output)?;
                 self.rest.clear();
             }
         }

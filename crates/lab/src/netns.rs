@@ -1,4 +1,4 @@
-//! Creates, finds, empties and removes named network namespaces.
+//! Creates, finds, enters, empties and removes named network namespaces, and runs commands in them.
 
 use crate::error::{LabError, LabResult};
 use crate::place::netns_path;
@@ -6,30 +6,32 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nlink::netlink::namespace::{self, Netns};
 use nlink::{Connection, Route};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use tortie_process::{Signal, signal_if, wait_until};
 
 /// Time limit for killed processes to exit.
 const PROCESS_EXIT_TIMEOUT: Duration = Duration::from_secs(20);
-const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Makes the directory of namespaces a shared mount, as `ip netns add` does on first use. If `ip netns add` did it
 /// later, it would hide the namespaces mounted there already, and they could not be removed any more.
 pub fn prepare() -> LabResult<()> {
     let dir = netns_path("");
     std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-    let failed = |error: Errno| LabError::file(&dir)(error.into());
-    // MS_SHARED fails with EINVAL unless the directory is a mount point. /proc/mounts does not tell reliably, since a
-    // mount may be hidden by another one.
-    match share(&dir) {
-        Err(Errno::EINVAL) => {}
-        other => return other.map_err(failed),
+    // MS_SHARED fails with EINVAL unless the directory is a mount point. /proc/mounts is not reliable, since a mount may
+    // be hidden by another one.
+    let mut shared = share(&dir);
+    if shared == Err(Errno::EINVAL) {
+        let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+        shared = mount(Some(&dir), &dir, None::<&str>, bind, None::<&str>).and_then(|()| share(&dir));
     }
-    let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(&dir), &dir, None::<&str>, bind, None::<&str>).map_err(failed)?;
-    share(&dir).map_err(failed)
+    shared.map_err(|error| LabError::file(&dir)(error.into()))
 }
 
 fn share(dir: &Path) -> nix::Result<()> {
@@ -38,19 +40,51 @@ fn share(dir: &Path) -> nix::Result<()> {
 
 /// Creates a namespace with its loopback up.
 pub async fn create(name: &str) -> LabResult<Netns> {
-    let failed = |error: nlink::Error| LabError::kernel(format!("namespace {name}"), &error);
-    let netns = Netns::create(name).map_err(failed)?;
+    try_create(name).await.map_err(|error| LabError::kernel(format!("namespace {name}"), &error))
+}
+
+async fn try_create(name: &str) -> nlink::Result<Netns> {
+    let netns = Netns::create(name)?;
     // Addresses are unique by construction, so duplicate address detection is unnecessary.
     netns
         .sysctl()
-        .set_many(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")])
-        .map_err(failed)?;
-    connection(&netns)?.set_link_up("lo").await.map_err(failed)?;
+        .set_many(&[("net.ipv6.conf.all.accept_dad", "0"), ("net.ipv6.conf.default.accept_dad", "0")])?;
+    Connection::<Route>::new_in(&netns)?.set_link_up("lo").await?;
     Ok(netns)
 }
 
 pub fn open(name: &str) -> LabResult<Netns> {
     Netns::open(name).map_err(|error| LabError::kernel(format!("namespace {name}"), &error))
+}
+
+/// Moves the calling thread to a namespace.
+pub fn enter(name: &str) -> LabResult<()> {
+    let path = netns_path(name);
+    let namespace = File::open(&path).map_err(LabError::file(&path))?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|error| LabError::file(&path)(error.into()))
+}
+
+/// Runs a command in a namespace with `input` on its standard input, and returns its output.
+pub fn output(name: &str, mut command: Command, input: &[u8]) -> LabResult<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let what = format!("cannot run {}", command.get_program().to_string_lossy());
+    let spawned = open(name)?.command(command).and_then(|command| command.spawn());
+    let mut child = spawned.map_err(|error| LabError::kernel(&what, &error))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program may respond without reading its whole input.
+        let _ = stdin.write_all(input);
+    }
+    child.wait_with_output().map_err(|source| LabError::Io { what, source })
+}
+
+/// Runs a command like [`output`], on another thread.
+pub async fn output_async(name: &str, command: Command, input: Vec<u8>) -> LabResult<Output> {
+    let name = name.to_owned();
+    let running = tokio::task::spawn_blocking(move || output(&name, command, &input));
+    running
+        .await
+        .map_err(|error| LabError::Io { what: "a command in a namespace".to_owned(), source: error.into() })?
 }
 
 pub fn connection(netns: &Netns) -> LabResult<Connection<Route>> {
@@ -63,7 +97,7 @@ pub fn names(prefix: &str) -> LabResult<Vec<String>> {
     let dir = netns_path("");
     let entries = match std::fs::read_dir(&dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(LabError::file(&dir)(error)),
     };
     let mut names: Vec<String> = entries
@@ -88,22 +122,20 @@ pub fn remove(name: &str) -> LabResult<()> {
 
 /// Kills every process in a namespace and waits until they have exited.
 pub fn end_processes(name: &str) -> LabResult<()> {
-    let path = netns_path(name);
-    let Some(namespace) = identity(&path) else { return Ok(()) };
-    let deadline = Instant::now() + PROCESS_EXIT_TIMEOUT;
-    loop {
-        let living = inhabitants(namespace);
-        if living.is_empty() {
-            return Ok(());
+    let Some(namespace) = identity(&netns_path(name)) else { return Ok(()) };
+    let mut processes = Vec::new();
+    let ended = wait_until(PROCESS_EXIT_TIMEOUT, || {
+        processes = processes_in(namespace);
+        for pid in &processes {
+            // Ignore errors: the next round finds a process that could not be signalled.
+            let _ = signal_if(*pid, Signal::KILL, || is_in(*pid, namespace));
         }
-        for pid in &living {
-            kill(*pid, namespace);
-        }
-        if Instant::now() > deadline {
-            return Err(LabError::refused(format!("processes {living:?} in namespace {name} do not end")));
-        }
-        std::thread::sleep(PROCESS_POLL_INTERVAL);
+        processes.is_empty()
+    });
+    if !ended {
+        return Err(LabError::refused(format!("processes {processes:?} in namespace {name} do not end")));
     }
+    Ok(())
 }
 
 /// Device and inode number, which identify a namespace.
@@ -115,25 +147,14 @@ fn identity(path: &Path) -> Option<NamespaceId> {
 
 /// Returns the processes whose main thread is in the namespace. Other threads enter it temporarily, as a node's daemon
 /// does for its pods.
-fn inhabitants(namespace: NamespaceId) -> Vec<u32> {
+fn processes_in(namespace: NamespaceId) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| *pid != std::process::id() && lives_in(*pid, namespace))
+        .filter(|pid| *pid != std::process::id() && is_in(*pid, namespace))
         .collect()
 }
 
-fn lives_in(pid: u32, namespace: NamespaceId) -> bool {
+fn is_in(pid: u32, namespace: NamespaceId) -> bool {
     identity(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(namespace)
-}
-
-/// Kills a process if the pid still refers to a process in the namespace.
-fn kill(pid: u32, namespace: NamespaceId) {
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    // A process that has exited needs no signal.
-    if let Ok(handle) = pidfd_open(number, PidfdFlags::empty())
-        && lives_in(pid, namespace)
-    {
-        let _ = pidfd_send_signal(handle, Signal::KILL);
-    }
 }

@@ -10,7 +10,6 @@ use crate::topology::{self, LabNode, MAX_NODES};
 use crate::{bird, fabric, files, hub, netns, store, up};
 use std::path::PathBuf;
 use std::process::Command;
-use tortie_model::Resource;
 use tortie_store::ResourceClient;
 
 pub fn daemon(place: &LabPaths, node: &str) -> LabDaemon {
@@ -23,11 +22,10 @@ pub fn socket(place: &LabPaths, node: &str) -> PathBuf {
 
 /// Creates the Node resource if it needs fields that the node does not detect itself.
 pub async fn announce(resources: &ResourceClient, cluster: &LabCluster, node: &LabNode) -> LabResult<()> {
-    if let Some(object) = bgp::node(cluster, node) {
-        let resource = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
-        resources.create(resource).await?;
+    match bgp::node_resource(cluster, node) {
+        Some(object) => store::create(resources, object).await,
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Starts the daemon; [`ready`] waits for it.
@@ -57,7 +55,7 @@ pub async fn ready(
     if cluster.has_bird(node) {
         bird::start(place, node).await?;
     }
-    started.ready(|| async { cni::status(place, cluster, node).await }).await
+    started.ready(async || cni::status(place, cluster, node).await).await
 }
 
 /// Starts the daemon of a stopped node and waits until it accepts containers.
@@ -129,13 +127,12 @@ pub fn store_variables(place: &LabPaths, cluster: &LabCluster) -> Vec<(&'static 
 
 /// Returns the environment variables that give a process on a node the node's name and paths.
 pub fn variables(place: &LabPaths, node: &str) -> Vec<(&'static str, String)> {
-    let dir = place.node_dir(node);
-    let path = |name: &str| dir.join(name).display().to_string();
+    let dir = place.node_dir(node).display().to_string();
     vec![
         ("NODENAME", node.to_owned()),
         ("TORTIE_CNI_SOCKET", socket(place, node).display().to_string()),
-        ("TORTIE_RUN_DIR", path("run")),
-        ("TORTIE_STATE_DIR", path("state")),
-        ("CALICO_NODENAME_FILE", path("state/nodename")),
+        ("TORTIE_RUN_DIR", format!("{dir}/run")),
+        ("TORTIE_STATE_DIR", format!("{dir}/state")),
+        ("CALICO_NODENAME_FILE", format!("{dir}/state/nodename")),
     ]
 }

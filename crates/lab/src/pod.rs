@@ -4,7 +4,7 @@ use crate::cluster::LabCluster;
 use crate::cni;
 use crate::error::{LabError, LabResult};
 use crate::files;
-use crate::names::alike;
+use crate::names::suggest_name;
 use crate::netns;
 use crate::place::LabPaths;
 use crate::routes;
@@ -59,7 +59,7 @@ impl LabPod {
     pub fn load(place: &LabPaths, name: &str) -> LabResult<LabPod> {
         let found = if is_label(name) { files::read(&place.pod_file(name))? } else { None };
         found.ok_or_else(|| {
-            let hint = alike(name, all(place).unwrap_or_default().into_iter().map(|pod| pod.name));
+            let hint = suggest_name(name, all(place).unwrap_or_default().into_iter().map(|pod| pod.name));
             LabError::refused(format!("there is no pod {name}{hint}"))
         })
     }
@@ -95,7 +95,7 @@ pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> Lab
     if !files::create(&file, &pod)? {
         return Err(LabError::refused(format!("there is a pod {} already", pod.name)));
     }
-    match wire(place, cluster, &pod).await {
+    match attach(place, cluster, &pod).await {
         Ok(addresses) => {
             pod.addresses = addresses;
             files::replace(&file, &pod)?;
@@ -103,7 +103,7 @@ pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> Lab
         Err(error) => {
             // Report the first error. `lab down` removes anything that the cleanup leaves.
             let _ = cni::delete(place, cluster, &pod).await;
-            let _ = forget(place, &pod.name);
+            let _ = remove_files(place, &pod.name);
             return Err(error);
         }
     }
@@ -111,7 +111,7 @@ pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> Lab
     Ok(pod)
 }
 
-async fn wire(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
+async fn attach(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
     netns::create(&place.pod_netns(&pod.name)).await?;
     let addresses = cni::add(place, cluster, pod).await?;
     if addresses.is_empty() {
@@ -124,10 +124,11 @@ pub async fn delete(place: &LabPaths, cluster: &LabCluster, name: &str) -> LabRe
     let pod = LabPod::load(place, name)?;
     netns::end_processes(&place.pod_netns(name))?;
     cni::delete(place, cluster, &pod).await?;
-    forget(place, name)
+    remove_files(place, name)
 }
 
-fn forget(place: &LabPaths, name: &str) -> LabResult<()> {
+/// Removes the namespace and the description of a pod.
+fn remove_files(place: &LabPaths, name: &str) -> LabResult<()> {
     netns::remove(&place.pod_netns(name))?;
     let file = place.pod_file(name);
     std::fs::remove_file(&file).map_err(LabError::file(&file))
@@ -156,9 +157,8 @@ async fn wait_until_reachable(place: &LabPaths, cluster: &LabCluster, pod: &LabP
 
 /// Returns whether a name is a DNS label, which is valid in file names and resource names.
 fn is_label(name: &str) -> bool {
-    let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     (1..=63).contains(&name.len())
-        && name.bytes().all(inner)
+        && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
         && !name.starts_with('-')
         && !name.ends_with('-')
 }

@@ -10,9 +10,12 @@ use std::net::IpAddr;
 
 /// Returns the routes of the main table, IPv4 first, without link-local and multicast destinations.
 pub async fn list(connection: &Connection<Route>) -> LabResult<Vec<String>> {
-    let failed = |error: nlink::Error| LabError::kernel("list of routes", &error);
-    let names = connection.get_interface_names().await.map_err(failed)?;
-    let mut routes = connection.get_routes().await.map_err(failed)?;
+    try_list(connection).await.map_err(|error| LabError::kernel("list of routes", &error))
+}
+
+async fn try_list(connection: &Connection<Route>) -> nlink::Result<Vec<String>> {
+    let names = connection.get_interface_names().await?;
+    let mut routes = connection.get_routes().await?;
     routes.retain(|route| route.table_id() == u32::from(rt_table::MAIN) && !is_link_local(route));
     routes.sort_by_key(|route| (route.is_ipv6(), route.destination().copied(), route.dst_len()));
     Ok(routes.iter().map(|route| describe(route, &names)).collect())

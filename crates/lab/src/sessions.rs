@@ -23,14 +23,14 @@ pub struct NodeBgpSession {
 
 /// Returns the sessions of a node; empty if it does not run BGP or does not respond, which other parts of the status
 /// report.
-pub async fn of_node(run_dir: &Path) -> Vec<NodeBgpSession> {
-    let answer = tokio::time::timeout(QUERY_TIMEOUT, ask(&run_dir.join("node.sock"))).await;
+pub async fn list(run_dir: &Path) -> Vec<NodeBgpSession> {
+    let answer = tokio::time::timeout(QUERY_TIMEOUT, request_peers(&run_dir.join("node.sock"))).await;
     let Ok(Ok(mut answer)) = answer else { return Vec::new() };
     let peers = answer["peers"].take();
     serde_json::from_value(peers).unwrap_or_default()
 }
 
-async fn ask(socket: &Path) -> io::Result<Value> {
+async fn request_peers(socket: &Path) -> io::Result<Value> {
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(json!({"ask": "bgp peers"}).to_string().as_bytes()).await?;
     stream.shutdown().await?;

@@ -57,16 +57,22 @@ pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
     let mut nodes = Vec::new();
     for node in &cluster.nodes {
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
-        let own = |(owner, cidr): &(String, String)| (*owner == node.name).then(|| cidr.clone());
         nodes.push(NodeStatus {
             name: node.name.clone(),
             rack: node.rack,
             addresses: vec![node.ipv4.to_string(), node.ipv6.to_string()],
             pid: daemon_of(place, &cluster, &node.name).running(),
-            problem: crate::cni::status(place, &cluster, &node.name).await.err(),
-            blocks: blocks.iter().filter_map(own).collect(),
+            problem: crate::cni::status(place, &cluster, &node.name)
+                .await
+                .err()
+                .map(|error| error.to_string()),
+            blocks: blocks
+                .iter()
+                .filter(|(owner, _)| *owner == node.name)
+                .map(|(_, cidr)| cidr.clone())
+                .collect(),
             pods: pods.iter().filter(|pod| pod.node == node.name).cloned().collect(),
-            sessions: sessions::of_node(&place.node_dir(&node.name).join("run")).await,
+            sessions: sessions::list(&place.node_dir(&node.name).join("run")).await,
             routes: routes::list(&connection).await?,
         });
     }
@@ -118,8 +124,7 @@ impl LabStatus {
     /// Renders the status as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("lab {} in {}\n", self.name, self.directory);
-        let state = |pid: Option<u32>| pid.map_or("not running".to_owned(), |pid| format!("process {pid}"));
-        let _ = writeln!(text, "store  {}, {}", self.store.endpoint, state(self.store.pid));
+        let _ = writeln!(text, "store  {}, {}", self.store.endpoint, describe_process(self.store.pid));
         if let Some(problem) = &self.store.problem {
             let _ = writeln!(text, "       {problem}");
         }
@@ -131,20 +136,24 @@ impl LabStatus {
                 node.name,
                 node.addresses.join(", "),
                 node.rack,
-                state(node.pid)
+                describe_process(node.pid)
             );
             if let Some(problem) = &node.problem {
                 let _ = writeln!(text, "  not ready: {problem}");
             }
             let _ = writeln!(text, "  blocks  {}", none_or(&node.blocks.join(", ")));
             let lines: Vec<String> = node.pods.iter().map(pod_line).collect();
-            section(&mut text, "pods", &lines);
+            write_section(&mut text, "pods", &lines);
             let lines: Vec<String> = node.sessions.iter().map(NodeBgpSession::line).collect();
-            section(&mut text, "bgp", &lines);
-            section(&mut text, "routes", &node.routes);
+            write_section(&mut text, "bgp", &lines);
+            write_section(&mut text, "routes", &node.routes);
         }
         text
     }
+}
+
+fn describe_process(pid: Option<u32>) -> String {
+    pid.map_or("not running".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn pod_line(pod: &LabPod) -> String {
@@ -154,7 +163,7 @@ fn pod_line(pod: &LabPod) -> String {
     if labels.is_empty() { line } else { format!("{line}  {}", labels.join(",")) }
 }
 
-fn section(text: &mut String, title: &str, lines: &[String]) {
+fn write_section(text: &mut String, title: &str, lines: &[String]) {
     let mut title = title;
     for line in lines {
         let _ = writeln!(text, "  {title:<6}  {line}");

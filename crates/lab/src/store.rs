@@ -8,7 +8,7 @@ use crate::place::LabPaths;
 use crate::process::LabDaemon;
 use crate::topology;
 use ipnet::IpNet;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::{API_VERSION, Kind, Resource};
@@ -38,12 +38,12 @@ pub fn endpoint(place: &LabPaths, datastore: LabDatastore) -> String {
 }
 
 /// Returns the URL at which nodes of Kubernetes reach a datastore that is not the Kubernetes API.
-pub fn address() -> String {
+pub fn store_url() -> String {
     format!("http://{}:{STORE_PORT}", topology::gateway(1).ipv4)
 }
 
 /// Connects to the datastore. The Kubernetes API is reachable only from the fabric's namespace
-/// ([`kube::enter::into_fabric`]).
+/// ([`crate::enter::reach_store`]).
 pub async fn client(cluster: &LabCluster) -> LabResult<ResourceClient> {
     let config = match cluster.datastore {
         LabDatastore::Embedded | LabDatastore::Etcd => StoreConfig::at(&cluster.endpoint),
@@ -67,14 +67,14 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster) -> LabResult<Resource
             let mut command = Command::new(place.bin().join("tortie"));
             command.arg("datastore").arg("--data-dir").arg(data).args(["--listen", &cluster.endpoint]);
             if cluster.kubernetes.is_some() {
-                command.args(["--listen", &address(), "--allow-plaintext"]);
+                command.args(["--listen", &store_url(), "--allow-plaintext"]);
             }
             command
         }
         LabDatastore::Etcd => {
             let mut clients = format!("unix://{ETCD_SOCKET}");
             if cluster.kubernetes.is_some() {
-                clients += &format!(",{}", address());
+                clients += &format!(",{}", store_url());
             }
             let mut command = Command::new("etcd");
             command
@@ -90,13 +90,15 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster) -> LabResult<Resource
     };
     let started = daemon(place).start(&place.fabric(), command)?;
     let resources = client(cluster).await?;
-    let asked = &resources;
-    started
-        .ready(|| async move {
-            asked.list(Kind::IPPool, None).await.map(drop).map_err(|error| error.to_string())
-        })
-        .await?;
+    started.ready(async || resources.list(Kind::IPPool, None).await.map(drop)).await?;
     Ok(resources)
+}
+
+/// Creates a resource from its JSON form.
+pub async fn create(resources: &ResourceClient, object: Value) -> LabResult<()> {
+    let resource = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
+    resources.create(resource).await?;
+    Ok(())
 }
 
 /// Creates the IP pools that the lab itself must create, and the WireGuard settings.
@@ -108,8 +110,7 @@ pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult
             "metadata": {"name": "default"},
             "spec": {"wireguardEnabled": true, "wireguardEnabledV6": cluster.has_family(true)},
         });
-        let settings = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
-        resources.create(settings).await?;
+        create(resources, object).await?;
     }
     let pools = match cluster.kubernetes {
         Some(_) => cluster.further_pools(),
@@ -123,8 +124,7 @@ pub async fn seed(resources: &ResourceClient, cluster: &LabCluster) -> LabResult
             "metadata": {"name": format!("lab-{}-{number}", family(pool))},
             "spec": {"cidr": pool.to_string(), "blockSize": block_size(pool), "ipipMode": ipip, "vxlanMode": vxlan},
         });
-        let pool = Resource::from_user(object).map_err(|error| LabError::refused(error.to_string()))?;
-        resources.create(pool).await?;
+        create(resources, object).await?;
     }
     Ok(())
 }

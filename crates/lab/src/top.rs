@@ -8,6 +8,7 @@ use crate::{netns, node, pod, routes, store};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
+use tortie_process::stat_fields;
 
 /// Unit of CPU time in /proc (USER_HZ), which is 100 on all Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -52,9 +53,7 @@ pub async fn top(
         taken = Instant::now();
         remember(&mut before, &rows);
         let screen = if clear { format!("{CLEAR_SCREEN}{table}") } else { table };
-        out.write_all(screen.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|source| LabError::Io { what: "output".to_owned(), source })?;
+        out.write_all(screen.as_bytes()).and_then(|()| out.flush()).map_err(LabError::Output)?;
         left = left.map(|left| left - 1);
     }
     Ok(())
@@ -66,16 +65,16 @@ fn remember(before: &mut BTreeMap<String, ProcessUsage>, rows: &[TopRow]) {
 
 async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>> {
     let pods = pod::all(place)?;
-    let usage = store::daemon(place).running().and_then(ProcessUsage::of);
+    let usage = store::daemon(place).running().and_then(ProcessUsage::read);
     let mut rows = vec![TopRow { name: "store".to_owned(), usage, node: None }];
     for node in &cluster.nodes {
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
-        let sessions = sessions::of_node(&place.node_dir(&node.name).join("run")).await;
+        let sessions = sessions::list(&place.node_dir(&node.name).join("run")).await;
         let up = sessions.iter().filter(|session| session.state == "Established").count();
         let own = pods.iter().filter(|pod| pod.node == node.name).count();
         rows.push(TopRow {
             name: node.name.clone(),
-            usage: node::daemon(place, &node.name).running().and_then(ProcessUsage::of),
+            usage: node::daemon(place, &node.name).running().and_then(ProcessUsage::read),
             node: Some([
                 own.to_string(),
                 routes::list(&connection).await?.len().to_string(),
@@ -87,21 +86,20 @@ async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>
 }
 
 impl ProcessUsage {
-    fn of(pid: u32) -> Option<ProcessUsage> {
-        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
-        Some(ProcessUsage { pid, ticks: ticks(&read("stat")?)?, memory: resident(&read("status")?)? })
+    fn read(pid: u32) -> Option<ProcessUsage> {
+        let [stat, status] =
+            ["stat", "status"].map(|file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok());
+        Some(ProcessUsage { pid, ticks: parse_ticks(&stat?)?, memory: parse_memory(&status?)? })
     }
 }
 
-/// Returns user plus system time. The process name in parentheses may contain any character, so fields are counted
-/// after its end.
-fn ticks(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let mut times = rest.split_whitespace().skip(11);
+/// Returns user plus system time.
+fn parse_ticks(stat: &str) -> Option<u64> {
+    let mut times = stat_fields(stat)?.skip(11);
     Some(times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?)
 }
 
-fn resident(status: &str) -> Option<u64> {
+fn parse_memory(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -123,12 +121,12 @@ fn table(rows: &[TopRow], before: &BTreeMap<String, ProcessUsage>, passed: Durat
         };
         lines.push([row.name.clone(), state.to_owned(), cpu, memory, pods, routes, sessions]);
     }
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
+    let widths: [usize; 7] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0));
     let mut text = String::new();
     for line in &lines {
         let cells: Vec<String> =
-            (0..7).map(|column| format!("{:<1$}", line[column], widths[column])).collect();
+            line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         text += cells.join("  ").trim_end();
         text.push('\n');
     }
@@ -140,12 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_a_process_is_found_behind_any_name() {
+    fn process_time_is_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 30 12 0 0 20 0 1 0 99 0 0";
-        assert_eq!(ticks(stat), Some(42));
-        assert_eq!(ticks("nonsense"), None);
-        assert_eq!(resident("Name:\tx\nVmRSS:\t   2048 kB\n"), Some(2048));
-        assert!(ProcessUsage::of(std::process::id()).is_some_and(|usage| usage.memory > 0));
+        assert_eq!(parse_ticks(stat), Some(42));
+        assert_eq!(parse_ticks("nonsense"), None);
+        assert_eq!(parse_memory("Name:\tx\nVmRSS:\t   2048 kB\n"), Some(2048));
+        assert!(ProcessUsage::read(std::process::id()).is_some_and(|usage| usage.memory > 0));
     }
 
     #[test]

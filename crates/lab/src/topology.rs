@@ -36,15 +36,15 @@ pub struct RackGateway {
 impl LabTopology {
     /// Returns the nodes, named node1, node2 and so on; at most [`MAX_NODES`].
     pub fn nodes(self, count: u8) -> Vec<LabNode> {
-        let node = |number: u8| {
-            let rack = match self {
-                LabTopology::L2 => 1,
-                LabTopology::L3 => (number - 1) / NODES_PER_RACK + 1,
-            };
-            let (ipv4, ipv6) = (v4(rack, number), v6(rack, number));
-            LabNode { name: format!("node{number}"), rack, ipv4, ipv6 }
+        (1..=count.min(MAX_NODES)).map(|number| self.node(number)).collect()
+    }
+
+    fn node(self, number: u8) -> LabNode {
+        let rack = match self {
+            LabTopology::L2 => 1,
+            LabTopology::L3 => (number - 1) / NODES_PER_RACK + 1,
         };
-        (1..=count.min(MAX_NODES)).map(node).collect()
+        LabNode { name: format!("node{number}"), rack, ipv4: v4(rack, number), ipv6: v6(rack, number) }
     }
 }
 
@@ -61,8 +61,7 @@ pub fn racks(nodes: &[LabNode]) -> Vec<u8> {
 
 /// Returns the networks that contain the addresses of all nodes.
 pub fn networks() -> [IpNet; 2] {
-    let (v4, v6) = (v4(0, 0).addr(), v6(0, 0).addr());
-    [IpNet::V4(Ipv4Net::new_assert(v4, 16)), IpNet::V6(Ipv6Net::new_assert(v6, 48))]
+    [IpNet::V4(Ipv4Net::new_assert(v4(0, 0).addr(), 16)), IpNet::V6(Ipv6Net::new_assert(v6(0, 0).addr(), 48))]
 }
 
 fn v4(rack: u8, host: u8) -> Ipv4Net {
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_is_in_the_networks_of_the_lab() {
+    fn every_node_address_is_in_the_lab_networks() {
         for node in LabTopology::L3.nodes(MAX_NODES) {
             let [v4, v6] = networks();
             assert!(v4.contains(&IpNet::V4(node.ipv4)) && v6.contains(&IpNet::V6(node.ipv6)), "{node:?}");

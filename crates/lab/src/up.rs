@@ -20,44 +20,13 @@ use tokio::signal::unix::{SignalKind, signal};
 const PROGRAM_NAMES: [&str; 4] = ["tortie", "calicoctl", "calico", "calico-ipam"];
 const DEFAULT_POOLS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/112"];
 
-#[derive(Clone, Debug)]
-pub struct LabPlan {
-    pub nodes: u8,
-    pub datastore: LabDatastore,
-    pub topology: LabTopology,
-    pub bgp: BgpMode,
-    pub encap: PodEncapsulation,
-    /// Nodes whose BGP speaker is BIRD.
-    pub bird: Vec<String>,
-    /// IP pools; if empty, the default pools, one of each family.
-    pub pools: Vec<IpNet>,
-    pub hubs: u8,
-    /// Whether nodes record their input events.
-    pub record: bool,
-    /// Whether to leave everything in place on failure, for inspection.
-    pub keep: bool,
-    pub kubernetes: Option<KubernetesSettings>,
-}
-
-/// Starts a lab and returns when every node accepts pods. Removes everything on failure or interruption, unless `keep`
-/// is set.
-pub async fn up(place: &LabPaths, plan: &LabPlan) -> LabResult<LabCluster> {
+/// Starts a lab and returns when every node accepts pods. Without pools it gets the default pools, one of each family.
+/// Removes everything on failure or interruption, unless `keep` is set.
+pub async fn up(place: &LabPaths, mut cluster: LabCluster, keep: bool) -> LabResult<LabCluster> {
     if !rustix::process::geteuid().is_root() {
         return Err(LabError::refused("only root can make network namespaces; run this as root"));
     }
-    let cluster = LabCluster {
-        datastore: plan.datastore,
-        topology: plan.topology,
-        bgp: plan.bgp,
-        encap: plan.encap,
-        bird: plan.bird.clone(),
-        hubs: plan.hubs,
-        record: plan.record,
-        endpoint: store::endpoint(place, plan.datastore),
-        pools: pools(plan)?,
-        nodes: plan.topology.nodes(plan.nodes),
-        kubernetes: plan.kubernetes.clone(),
-    };
+    cluster.pools = check_pools(cluster.pools)?;
     bird::check(&cluster)?;
     if !cluster.bird.is_empty() && cluster.kubernetes.is_some() {
         return Err(LabError::refused(
@@ -79,22 +48,23 @@ pub async fn up(place: &LabPaths, plan: &LabPlan) -> LabResult<LabCluster> {
         Ok(()) => return Ok(cluster),
         Err(error) => error,
     };
-    if plan.keep {
-        say(&format!("the partial lab is kept; `{}` removes it", place.command("down")));
+    if keep {
+        print_progress(&format!("the partial lab is kept; `{}` removes it", place.command("down")));
     } else if let Err(leftovers) = down::down(place) {
-        say(&leftovers.to_string());
+        print_progress(&leftovers.to_string());
     }
     Err(error)
 }
 
 /// Prints progress to standard error, separate from results.
-pub fn say(text: &str) {
+pub fn print_progress(text: &str) {
     // Ignore errors: there is no other place to report them.
     let _ = writeln!(io::stderr(), "lab: {text}");
 }
 
-fn pools(plan: &LabPlan) -> LabResult<Vec<IpNet>> {
-    for pool in &plan.pools {
+/// Rejects pools that overlap the addresses of the nodes. An empty list is replaced by the default pools.
+fn check_pools(pools: Vec<IpNet>) -> LabResult<Vec<IpNet>> {
+    for pool in &pools {
         if let Some(own) = topology::networks().into_iter().find(|own| overlap(pool, own)) {
             return Err(LabError::refused(format!(
                 "pool {pool} overlaps {own}, which the lab's nodes have their own addresses from; choose another, \
@@ -103,13 +73,13 @@ fn pools(plan: &LabPlan) -> LabResult<Vec<IpNet>> {
             )));
         }
     }
-    match plan.pools.is_empty() {
-        false => Ok(plan.pools.clone()),
-        true => DEFAULT_POOLS
-            .iter()
-            .map(|pool| pool.parse().map_err(|_| LabError::refused(format!("{pool:?} is no pool"))))
-            .collect(),
+    if !pools.is_empty() {
+        return Ok(pools);
     }
+    DEFAULT_POOLS
+        .iter()
+        .map(|pool| pool.parse().map_err(|_| LabError::refused(format!("{pool:?} is no pool"))))
+        .collect()
 }
 
 fn overlap(one: &IpNet, other: &IpNet) -> bool {
@@ -119,24 +89,19 @@ fn overlap(one: &IpNet, other: &IpNet) -> bool {
 /// Creates the lab's directory and writes the description first, so that `down` recognizes the directory after any
 /// failure.
 fn claim(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
-    let again = || {
-        let name = place.name();
-        LabError::refused(format!(
-            "lab {name}, or a part of one, is there already; `{}` removes it",
-            place.command("down")
-        ))
-    };
-    if !netns::names(&place.prefix())?.is_empty() {
-        return Err(again());
-    }
     let dir = place.dir();
-    create_dir(dir).map_err(LabError::file(dir))?;
-    if fs::read_dir(dir).map_err(LabError::file(dir))?.next().is_some()
-        || !files::create(&place.cluster_file(), cluster)?
-    {
-        return Err(again());
+    if netns::names(&place.prefix())?.is_empty() {
+        create_dir(dir).map_err(LabError::file(dir))?;
+        let is_empty = fs::read_dir(dir).map_err(LabError::file(dir))?.next().is_none();
+        if is_empty && files::create(&place.cluster_file(), cluster)? {
+            return Ok(());
+        }
     }
-    Ok(())
+    Err(LabError::refused(format!(
+        "lab {}, or a part of one, is there already; `{}` removes it",
+        place.name(),
+        place.command("down")
+    )))
 }
 
 /// Creates a directory, retrying if a lab that is being removed concurrently deletes the shared parent directory.
@@ -157,8 +122,10 @@ fn create_dir(dir: &Path) -> io::Result<()> {
 
 /// Runs `work` until it completes or SIGINT or SIGTERM is received.
 pub async fn interruptible(work: impl Future<Output = LabResult<()>>) -> LabResult<()> {
-    let listen = |kind| signal(kind).map_err(|source| LabError::Io { what: "signals".to_owned(), source });
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()]
+        .map(|kind| signal(kind).map_err(|source| LabError::Io { what: "signals".to_owned(), source }));
+    let mut interrupt = interrupt?;
+    let mut terminate = terminate?;
     tokio::select! {
         result = work => result,
         _ = interrupt.recv() => Err(LabError::Interrupted),
@@ -175,13 +142,13 @@ async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     }
     fabric::build(place, cluster.topology, &cluster.nodes).await?;
     let racks = topology::racks(&cluster.nodes).len();
-    say(&match cluster.topology {
+    print_progress(&match cluster.topology {
         LabTopology::L2 => format!("network: {} nodes on one link", names.len()),
         LabTopology::L3 => format!("network: {} nodes in {racks} racks and a router", names.len()),
     });
     if let Some(kubernetes) = &cluster.kubernetes {
         kube::control::start(place, cluster, kubernetes).await?;
-        say("control plane: ready");
+        print_progress("control plane: ready");
         kube::install::apply(place, cluster, kubernetes).await?;
     }
     enter::reach_store(place, cluster)?;
@@ -191,12 +158,10 @@ async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     }
     bgp::seed(&resources, cluster).await?;
     bgp::start_router(place, cluster).await?;
-    say(&format!("store: ready at {}", cluster.endpoint));
-    // Hubs of a lab with Kubernetes are pods.
-    let own_hubs = if cluster.kubernetes.is_some() { 0 } else { cluster.hubs };
-    for number in 1..=own_hubs {
+    print_progress(&format!("store: ready at {}", cluster.endpoint));
+    for number in 1..=cluster.process_hubs() {
         hub::start(place, cluster, number).await?;
-        say(&format!("hub {number}: ready"));
+        print_progress(&format!("hub {number}: ready"));
     }
     for node in &cluster.nodes {
         node::announce(&resources, cluster, node).await?;
@@ -214,7 +179,7 @@ async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     }
     for (name, started) in started {
         node::ready(place, cluster, name, started).await?;
-        say(&format!("{name}: ready"));
+        print_progress(&format!("{name}: ready"));
     }
     Ok(())
 }
@@ -231,11 +196,11 @@ async fn make_kubernetes(
     }
     if kubernetes.cni == PodNetwork::Ptp {
         kube::ptp::connect(place, cluster).await?;
-        say("network of the pods: ptp, host-local and static routes");
+        print_progress("network of the pods: ptp, host-local and static routes");
     }
     for (node, started) in started {
         kube::node::ready(place, cluster, node, started).await?;
-        say(&format!("{}: ready", node.name));
+        print_progress(&format!("{}: ready", node.name));
     }
     Ok(())
 }
@@ -302,28 +267,16 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_overlap_the_nodes_own_network_are_refused() {
-        let plan = |pool: &str| LabPlan {
-            nodes: 1,
-            datastore: LabDatastore::Embedded,
-            topology: LabTopology::L2,
-            bgp: BgpMode::None,
-            encap: PodEncapsulation::None,
-            bird: Vec::new(),
-            hubs: 0,
-            record: false,
-            pools: vec![pool.parse().unwrap()],
-            keep: false,
-            kubernetes: None,
-        };
+    fn pools_that_overlap_the_node_network_are_rejected() {
+        let check = |pool: &str| check_pools(vec![pool.parse().unwrap()]);
         for pool in
             ["10.0.0.0/8", "10.10.1.0/24", "10.10.200.0/26", "0.0.0.0/0", "fd00::/16", "fd00:10:10:1::/64"]
         {
-            let error = pools(&plan(pool)).unwrap_err().to_string();
+            let error = check(pool).unwrap_err().to_string();
             assert!(error.contains(pool) && error.contains("choose another"), "{error}");
         }
         for pool in ["10.11.0.0/16", "192.168.0.0/24", "fd00:10:11::/112"] {
-            assert_eq!(pools(&plan(pool)).unwrap(), plan(pool).pools);
+            assert_eq!(check(pool).unwrap(), [pool.parse().unwrap()]);
         }
     }
 }

@@ -2,12 +2,19 @@
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, fs, io};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
 
 pub use rustix::process::Signal;
+
+/// Interval between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of bytes at the end of a log in which its last lines are searched.
+const MAX_TAIL_BYTES: u64 = 4096;
 
 /// A file that identifies one process as `PID START-TIME`. The start time distinguishes the process from a later one
 /// with the same pid. The command line would not do, because it is empty for a moment during `execve`.
@@ -39,22 +46,13 @@ impl PidFile {
     /// Sends a signal to the process. Returns false if the process does not run any more.
     pub fn signal(&self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = self.running() else { return Ok(false) };
-        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
-        let handle = match pidfd_open(number, PidfdFlags::empty()) {
-            Ok(handle) => handle,
-            Err(Errno::SRCH) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        // The pidfd refers to the process that had the pid when it was opened. Check again that this is our process,
-        // in case the pid was reused between the first check and `pidfd_open`.
-        if self.running() != Some(pid) {
-            return Ok(false);
-        }
-        match pidfd_send_signal(&handle, signal) {
-            Ok(()) => Ok(true),
-            Err(Errno::SRCH) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        signal_if(pid, signal, || self.running() == Some(pid))
+    }
+
+    /// Sends a signal to the process and waits until it has exited. Returns false if it still runs after the time limit.
+    pub fn end(&self, signal: Signal, limit: Duration) -> io::Result<bool> {
+        self.signal(signal)?;
+        Ok(wait_until(limit, || self.running().is_none()))
     }
 
     pub fn remove(&self) -> io::Result<()> {
@@ -95,6 +93,51 @@ pub fn share_heaps() {
     }
 }
 
+/// Sends a signal to a process if `is_same` confirms that the pid still refers to the process that the caller means.
+/// Returns false if the process does not run any more.
+pub fn signal_if(pid: u32, signal: Signal, is_same: impl FnOnce() -> bool) -> io::Result<bool> {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
+    // The pidfd refers to the process that has the pid when it is opened, so `is_same` is checked afterwards.
+    let sent = pidfd_open(number, PidfdFlags::empty())
+        .and_then(|handle| if is_same() { pidfd_send_signal(&handle, signal) } else { Err(Errno::SRCH) });
+    match sent {
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits until the condition holds. Returns false if it does not within the time limit.
+pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    true
+}
+
+/// Prepares a command that outlives its parent: it appends its output to a log, and its own process group keeps the
+/// signals of the terminal away.
+pub fn run_in_background<'c>(command: &'c mut Command, log: &Path) -> io::Result<&'c mut Command> {
+    let log = fs::File::options().create(true).append(true).open(log)?;
+    Ok(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0))
+}
+
+/// Returns the last lines of a log file.
+pub fn last_lines(log: &Path, count: usize) -> io::Result<String> {
+    let mut file = fs::File::open(log)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(MAX_TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    Ok(lines[lines.len().saturating_sub(count)..].join("\n"))
+}
+
 /// Sends a signal to a child process that has not been waited for, so that its pid cannot have been reused.
 pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     match i32::try_from(pid).ok().and_then(Pid::from_raw) {
@@ -106,9 +149,7 @@ pub fn signal(pid: u32, signal: Signal) -> io::Result<()> {
 /// Returns the start time of a process in clock ticks since boot, or None if the process does not run any more.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The process name in parentheses may contain any character, so the fields are counted from its end.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
+    let mut fields = stat_fields(&stat)?;
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
         return None;
@@ -116,12 +157,18 @@ fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Returns the fields of `/proc/PID/stat` after the process name, beginning with the state. The name in parentheses
+/// may contain any character, so the fields are counted from its end.
+pub fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(stat.rsplit_once(") ")?.1.split_whitespace())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_pid_file_of_another_process_is_not_believed() {
+    fn a_pid_file_of_another_process_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let file = PidFile::at(dir.path().join("pid"));
         assert_eq!(file.running(), None);
@@ -139,12 +186,24 @@ mod tests {
     fn a_process_is_ended_by_its_pid_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = PidFile::at(dir.path().join("pid"));
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         file.write(child.id()).unwrap();
-        assert!(file.signal(Signal::TERM).unwrap());
+        assert!(!wait_until(Duration::ZERO, || file.running().is_none()));
+        assert!(file.end(Signal::TERM, Duration::from_secs(60)).unwrap());
         child.wait().unwrap();
         assert!(!file.signal(Signal::TERM).unwrap());
         file.remove().unwrap();
         file.remove().unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        assert!(last_lines(&log, 15).is_err());
+        let lines: Vec<String> = (0..2000).map(|n| format!("line {n}")).collect();
+        fs::write(&log, lines.join("\n")).unwrap();
+        let tail = last_lines(&log, 15).unwrap();
+        assert!(tail.starts_with("line 1985\n") && tail.ends_with("line 1999"), "{tail}");
     }
 }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_there_and_every_resource_is_valid() {
+    fn cases_are_complete_and_resources_valid() {
         let cases = cases();
         assert!(cases.iter().map(|case| case.number).eq(1..=30));
         let steps = cases.iter().flat_map(|case| &case.steps);

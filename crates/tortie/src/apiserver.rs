@@ -16,7 +16,7 @@ pub struct ApiserverCommand {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(command: ApiserverCommand) -> Result<(), Box<dyn Error>> {
+pub fn run(command: ApiserverCommand) -> Result<(), Box<dyn Error + Send + Sync>> {
     let config = StoreConfig::load(&command.args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tortie_ctl::CommandError;
-use tortie_ctl::node::ask;
+use tortie_ctl::node::request;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -53,11 +53,11 @@ enum BgpOutputFormat {
 pub fn run(args: &BgpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     match &args.command {
         BgpCommand::Peers { output } => {
-            let answer = ask(&args.run_dir, "bgp peers")?;
+            let answer = request(&args.run_dir, "bgp peers")?;
             show(out, *output, &answer, "peers", &PEER_COLUMNS, peer)
         }
         BgpCommand::Routes { output } => {
-            let answer = ask(&args.run_dir, "bgp routes")?;
+            let answer = request(&args.run_dir, "bgp routes")?;
             show(out, *output, &answer, "routes", &ROUTE_COLUMNS, route)
         }
         BgpCommand::Watch => watch(&args.run_dir, out),
@@ -78,16 +78,13 @@ fn show<const N: usize>(
     if format == BgpOutputFormat::Json {
         return Ok(writeln!(out, "{answer:#}")?);
     }
-    let rows: Vec<[String; N]> = answer[part].as_array().into_iter().flatten().map(row).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].len());
-        cells.chain([headers[column].len()]).max().unwrap_or(0)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
-    let headers = headers.map(str::to_owned);
-    for row in std::iter::once(&headers).chain(&rows) {
+    let mut lines = vec![headers.map(str::to_owned)];
+    lines.extend(answer[part].as_array().into_iter().flatten().map(row));
+    let widths: [usize; N] =
+        std::array::from_fn(|column| lines.iter().map(|line| line[column].len()).max().unwrap_or(0));
+    for line in &lines {
         let cells: Vec<String> =
-            (0..N).map(|column| format!("{:<1$}", row[column], widths[column])).collect();
+            line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         writeln!(out, "{}", cells.join("  ").trim_end())?;
     }
     Ok(())
@@ -117,17 +114,19 @@ fn peer(peer: &Value) -> [String; 8] {
 }
 
 fn route(route: &Value) -> [String; 7] {
-    let list = |key: &str| -> String {
+    let mark = if route["best"] == true {
+        "*"
+    } else if route["used"] == true {
+        "="
+    } else if route["reachable"] == false {
+        "!"
+    } else {
+        ""
+    };
+    let [path, communities] = ["asPath", "communities"].map(|key| {
         let items: Vec<String> = route[key].as_array().into_iter().flatten().map(text).collect();
         items.join(" ")
-    };
-    let is = |key: &str| route[key].as_bool() == Some(true);
-    let mark = match () {
-        () if is("best") => "*",
-        () if is("used") => "=",
-        () if route["reachable"] == false => "!",
-        () => "",
-    };
+    });
     let from = if route["peer"].is_null() { "this node".to_owned() } else { text(&route["peer"]) };
     [
         mark.to_owned(),
@@ -135,18 +134,19 @@ fn route(route: &Value) -> [String; 7] {
         text(&route["nextHop"]),
         from,
         text(&route["localPref"]),
-        list("asPath"),
-        list("communities"),
+        path,
+        communities,
     ]
 }
 
 fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut known = std::collections::BTreeMap::new();
     loop {
-        let answer = ask(run_dir, "bgp peers")?;
+        let answer = request(run_dir, "bgp peers")?;
         let mut current = std::collections::BTreeMap::new();
         for peer in answer["peers"].as_array().into_iter().flatten() {
-            let (name, state) = (text(&peer["name"]), text(&peer["state"]));
+            let name = text(&peer["name"]);
+            let state = text(&peer["state"]);
             if known.get(&name) != Some(&state) {
                 writeln!(out, "{name}  {}  {state}  {}", text(&peer["address"]), text(&peer["error"]))?;
             }

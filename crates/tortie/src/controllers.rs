@@ -52,7 +52,5 @@ pub fn answer(
 
 pub fn run(command: ControllersCommand) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime
-        .block_on(tortie_controllers::run(command.args))
-        .map_err(|error| CommandError::Message(error.to_string()))
+    runtime.block_on(tortie_controllers::run(command.args)).map_err(CommandError::message)
 }

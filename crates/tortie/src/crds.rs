@@ -56,49 +56,55 @@ struct CrdDocument {
     text: String,
 }
 
-fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
-    let wanted = args
-        .kinds
-        .iter()
-        .map(|word| {
-            Kind::from_word(word)
-                .ok_or_else(|| CommandError::Message(format!("resource type '{word}' is not supported")))
-        })
-        .collect::<Result<Vec<Kind>, CommandError>>()?;
-    let is_wanted = |kind: Kind| wanted.is_empty() || wanted.contains(&kind);
-    if args.json_schema {
-        let schemas = Kind::ALL.iter().copied().filter(|kind| is_wanted(*kind));
-        let document = |kind: Kind| CrdDocument {
-            file: format!("{}.json", kind.plural()),
-            text: codec::to_json(&schema::json_schema(kind)) + "\n",
-        };
-        return Ok(schemas.map(document).collect());
+impl CrdDocument {
+    fn yaml(name: &str, suffix: &str, object: &Value) -> CrdDocument {
+        let text = format!("---\n{}", codec::to_yaml(object));
+        CrdDocument { file: format!("{name}_{suffix}.yaml"), text }
     }
-    if let Some(version) = &args.admission {
-        // A policy and its binding have the same name, so the kind is part of the file name.
-        let document = |object: &Value| {
-            let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let file = format!("{}_{}.yaml", text("/metadata/name"), text("/kind").to_lowercase());
-            CrdDocument { file, text: format!("---\n{}", codec::to_yaml(object)) }
-        };
-        return Ok(schema::admission_policies(version).iter().map(document).collect());
+}
+
+fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
+    let mut wanted = Vec::new();
+    for word in &args.kinds {
+        wanted.push(
+            Kind::from_word(word)
+                .ok_or_else(|| CommandError::message(format!("resource type '{word}' is not supported")))?,
+        );
     }
     let mut documents = Vec::new();
+    if args.json_schema {
+        let kinds = if wanted.is_empty() { Kind::ALL.to_vec() } else { wanted };
+        for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(kind)) {
+            let text = codec::to_json(&schema::json_schema(kind)) + "\n";
+            documents.push(CrdDocument { file: format!("{}.json", kind.plural()), text });
+        }
+        return Ok(documents);
+    }
+    if let Some(version) = &args.admission {
+        for object in &schema::admission_policies(version) {
+            // A policy and its binding have the same name, so the kind is part of the file name.
+            let kind = string_at(object, "/kind").to_lowercase();
+            documents.push(CrdDocument::yaml(string_at(object, "/metadata/name"), &kind, object));
+        }
+        return Ok(documents);
+    }
     let mut found = Vec::new();
     for crd in if args.storage { schema::storage_crds() } else { schema::crds() } {
-        let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let plural = text("/spec/names/plural");
+        let plural = string_at(&crd, "/spec/names/plural");
         let kind = match plural {
             "ipamconfigs" => Some(Kind::IPAMConfiguration),
             other => Kind::from_plural(other),
         };
-        let Some(kind) = kind.filter(|kind| is_wanted(*kind)) else { continue };
+        let Some(kind) = kind.filter(|kind| wanted.is_empty() || wanted.contains(kind)) else { continue };
         found.push(kind);
-        let file = format!("{}_{plural}.yaml", text("/spec/group"));
-        documents.push(CrdDocument { file, text: format!("---\n{}", codec::to_yaml(&crd)) });
+        documents.push(CrdDocument::yaml(string_at(&crd, "/spec/group"), plural, &crd));
     }
     match wanted.iter().find(|kind| !found.contains(kind)) {
-        Some(kind) => Err(CommandError::Message(format!(
+        Some(kind) => Err(CommandError::message(format!(
             "{kind} is not kept as a custom resource: there is no CRD for it"
         ))),
         None => Ok(documents),
@@ -121,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_may_be_picked_by_any_of_its_names() {
+    fn kinds_are_selected_by_any_name() {
         let documents = documents(&crds(&["gnp", "IPPool"], false)).unwrap();
         let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
         assert_eq!(files, ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]);
@@ -129,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_storage_of_every_kind_has_a_definition_too() {
+    fn every_storage_kind_has_a_definition() {
         let args = CrdsArgs { storage: true, ..crds(&[], false) };
         let documents = documents(&args).unwrap();
         assert_eq!(documents.len(), super::documents(&crds(&[], false)).unwrap().len());
@@ -180,7 +186,7 @@ mod tests {
 
     /// Also runs the real Helm if `TORTIE_HELM` names its path (`scripts/helm/build` builds it).
     #[test]
-    fn the_chart_with_its_own_values_is_the_manifest() {
+    fn the_chart_with_default_values_equals_the_manifest() {
         let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
         let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
         let pairs =

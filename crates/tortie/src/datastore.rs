@@ -48,7 +48,7 @@ pub struct DatastoreArgs {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
+pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error + Send + Sync>> {
     // A few threads are enough for the network traffic of one machine; more would only use more memory.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().min(4)))
@@ -58,7 +58,7 @@ pub fn run(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
     runtime.block_on(serve(args))
 }
 
-async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error>> {
+async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut options = StoreOptions::new(args.data_dir, args.listen);

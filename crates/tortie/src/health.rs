@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tortie_ctl::CommandError;
-use tortie_ctl::node::{ask, put};
+use tortie_ctl::node::{request, send};
 use tortie_node::{ComponentHealth, HealthLevel, NodeHealth};
 
 #[derive(Args, Debug)]
@@ -38,62 +38,61 @@ pub struct HealthArgs {
     #[arg(long)]
     bird6_ready: bool,
     /// Time after the start during which all sessions must be established; after it, one is enough
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     threshold_time: Duration,
     /// Directory of the node's sockets
     #[arg(long, value_name = "DIR", env = "TORTIE_RUN_DIR", default_value = "/run/tortie")]
     run_dir: PathBuf,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, CommandError> {
     let parsed = text.parse::<tortie_model::scalar::GoDuration>().ok().and_then(|duration| duration.to_std());
-    parsed.ok_or_else(|| format!("{text:?} is not a duration like 30s"))
+    parsed.ok_or_else(|| CommandError::message(format!("{text:?} is not a duration like 30s")))
 }
 
 /// Translates the command lines of Calico's programs to those of `tortie`.
-pub fn in_our_words(args: Vec<OsString>) -> Vec<OsString> {
+pub fn translate_command_line(args: Vec<OsString>) -> Vec<OsString> {
     let text: Vec<&str> = args.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let name = text.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
-    let ours = |rest: &[&str]| {
-        let rest = rest.iter().map(|word| match word.strip_prefix('-') {
-            Some(flag) if !flag.starts_with('-') => OsString::from(format!("--{flag}")),
-            _ => OsString::from(*word),
-        });
-        ["tortie", "health"].map(OsString::from).into_iter().chain(rest).collect()
-    };
-    let controllers = |rest: &[&str]| {
-        let rest = rest.iter().map(|word| if *word == "-f" { "--status-file" } else { *word });
-        ["tortie", "controllers"].into_iter().chain(rest).map(OsString::from).collect()
-    };
     match (name, text.get(1..).unwrap_or_default()) {
-        (Some("calico"), ["component", "node", "health", rest @ ..]) => ours(rest),
+        (Some("calico"), ["component", "node", "health", rest @ ..]) => health_command_line(rest),
         (Some("calico"), ["component", part @ ("typha" | "apiserver" | "webhooks"), ..]) => {
             let name = if *part == "typha" { "hub" } else { *part };
             let words = ["tortie", name].map(OsString::from);
             words.into_iter().chain(args.into_iter().skip(3)).collect()
         }
-        (Some("calico-node"), rest) => ours(rest),
-        (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers(rest),
-        (Some("check-status"), rest) => controllers(rest),
+        (Some("calico-node"), rest) => health_command_line(rest),
+        (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers_command_line(rest),
+        (Some("check-status"), rest) => controllers_command_line(rest),
         _ => args,
     }
 }
 
-type HealthCheck<'a> = (&'static str, Box<dyn Fn() -> Result<(), String> + Sync + Send + 'a>);
+fn health_command_line(flags: &[&str]) -> Vec<OsString> {
+    let flags = flags.iter().map(|word| match word.strip_prefix('-') {
+        Some(flag) if !flag.starts_with('-') => OsString::from(format!("--{flag}")),
+        _ => OsString::from(*word),
+    });
+    ["tortie", "health"].map(OsString::from).into_iter().chain(flags).collect()
+}
+
+fn controllers_command_line(flags: &[&str]) -> Vec<OsString> {
+    let flags = flags.iter().map(|word| if *word == "-f" { "--status-file" } else { *word });
+    ["tortie", "controllers"].into_iter().chain(flags).map(OsString::from).collect()
+}
+
+type HealthCheck<'a> = (&'static str, Box<dyn Fn() -> Result<(), CommandError> + Sync + Send + 'a>);
 
 pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
-    let checks = checks(args);
+    let checks = selected_checks(args);
     if checks.is_empty() {
-        return everything(args, out);
+        return print_all(args, out);
     }
     // Run the checks in parallel: a probe has a time limit.
-    let outcomes: Vec<Result<(), String>> = std::thread::scope(|scope| {
+    let outcomes: Vec<Result<(), CommandError>> = std::thread::scope(|scope| {
         let running: Vec<_> = checks.iter().map(|(_, check)| scope.spawn(check)).collect();
-        let outcome = |thread: std::thread::ScopedJoinHandle<'_, Result<(), String>>| thread.join();
-        running
-            .into_iter()
-            .map(|thread| outcome(thread).unwrap_or_else(|_| Err("failed".to_owned())))
-            .collect()
+        let joined = running.into_iter().map(|thread| thread.join());
+        joined.map(|outcome| outcome.unwrap_or_else(|_| Err(CommandError::message("failed")))).collect()
     });
     let mut code = ExitCode::SUCCESS;
     for ((what, _), outcome) in checks.iter().zip(outcomes) {
@@ -108,35 +107,35 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandEr
 }
 
 /// Returns the checks that the flags select.
-fn checks(args: &HealthArgs) -> Vec<HealthCheck<'_>> {
+fn selected_checks(args: &HealthArgs) -> Vec<HealthCheck<'_>> {
     let mut checks: Vec<HealthCheck<'_>> = Vec::new();
     for (asked, what, bad) in [
         (args.felix_live, "live: Felix", HealthLevel::NotLive),
         (args.felix_ready, "ready: Felix", HealthLevel::NotReady),
     ] {
         if asked {
-            checks.push((what, Box::new(move || felix(&args.run_dir, bad))));
+            checks.push((what, Box::new(move || check_felix(&args.run_dir, bad))));
         }
     }
     for (asked, what) in [(args.bird_live, "live: BIRD"), (args.bird6_live, "live: BIRD6")] {
         if asked {
-            checks.push((what, Box::new(|| said(ask(&args.run_dir, "bgp peers")))));
+            checks.push((what, Box::new(|| request(&args.run_dir, "bgp peers").map(drop))));
         }
     }
     for (asked, what, v6) in
         [(args.bird_ready, "ready: BIRD", false), (args.bird6_ready, "ready: BIRD6", true)]
     {
         if asked {
-            let question = json!({"ask": "bgp ready", "v6": v6, "patience": args.threshold_time.as_secs()});
-            checks.push((what, Box::new(move || said(put(&args.run_dir, &question)))));
+            let query = json!({"ask": "bgp ready", "v6": v6, "patience": args.threshold_time.as_secs()});
+            checks.push((what, Box::new(move || send(&args.run_dir, &query).map(drop))));
         }
     }
     checks
 }
 
 /// Prints a line for each part. The exit status is that of the worst part.
-fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
-    let health = match health(&args.run_dir) {
+fn print_all(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
+    let health = match load_health(&args.run_dir) {
         Ok(health) => health,
         Err(reason) => {
             writeln!(out, "{:<9}  node: {reason}", "NOT LIVE")?;
@@ -170,25 +169,21 @@ fn everything(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, Comman
     }))
 }
 
-fn said<T>(answer: Result<T, CommandError>) -> Result<(), String> {
-    answer.map(drop).map_err(|failure| failure.to_string())
-}
-
 /// Queries the node over its own socket, which is always enabled, unlike the health port.
-fn health(run_dir: &Path) -> Result<NodeHealth, String> {
-    let answer = ask(run_dir, "health").map_err(|failure| failure.to_string())?;
-    serde_json::from_value(answer).map_err(|error| format!("the node's answer cannot be read: {error}"))
+fn load_health(run_dir: &Path) -> Result<NodeHealth, CommandError> {
+    serde_json::from_value(request(run_dir, "health")?)
+        .map_err(|error| CommandError::context("the node's answer cannot be read", error))
 }
 
-fn felix(run_dir: &Path, bad: HealthLevel) -> Result<(), String> {
-    let health = health(run_dir)?;
+fn check_felix(run_dir: &Path, bad: HealthLevel) -> Result<(), CommandError> {
+    let health = load_health(run_dir)?;
     let reasons: Vec<String> = health
         .parts
         .iter()
         .filter(|part| part.level >= bad)
         .map(|part| format!("{}: {}", part.name, part.message))
         .collect();
-    if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
+    if reasons.is_empty() { Ok(()) } else { Err(CommandError::message(reasons.join("; "))) }
 }
 
 #[cfg(test)]
@@ -198,7 +193,7 @@ mod tests {
     #[test]
     fn other_names_mean_the_same() {
         let words = |line: &str| -> String {
-            let args = in_our_words(line.split(' ').map(OsString::from).collect());
+            let args = translate_command_line(line.split(' ').map(OsString::from).collect());
             args.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
         };
         let ours = "tortie health --felix-live --threshold-time 5s";

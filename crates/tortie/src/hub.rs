@@ -23,13 +23,12 @@ pub struct HubArgs {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(args: &HubArgs) -> Result<(), Box<dyn Error>> {
+pub fn run(args: &HubArgs) -> Result<(), Box<dyn Error + Send + Sync>> {
     let file = settings_file::read(&args.config_file)
         .map_err(|error| format!("{}: {error}", args.config_file.display()))?;
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let settings = HubSettings::read(std::env::vars_os().filter_map(text), file)?;
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let settings = HubSettings::read(variables, file)?;
     let config = StoreConfig::load(&args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |cores| cores.get().min(4)))

@@ -185,7 +185,7 @@ enum TortieCommand {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = health::in_our_words(std::env::args_os().collect());
+    let args: Vec<OsString> = health::translate_command_line(std::env::args_os().collect());
     let result = match called_as(&args) {
         // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
         FrontEnd::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
@@ -250,7 +250,7 @@ fn parse<T: FromArgMatches>(
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(done(error.print()?))
         }
-        Err(error) => Err(CommandError::Message(error.to_string().trim_end().to_owned())),
+        Err(error) => Err(CommandError::message(error.to_string().trim_end().to_owned())),
     }
 }
 
@@ -286,41 +286,37 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
         TortieCommand::Datastore(args) => {
             tortie_process::end_with_supervisor()?;
             DaemonLogging::start();
-            datastore::run(args).map_err(|error| CommandError::Message(error.to_string()))
+            datastore::run(args).map_err(CommandError::message)
         }
         TortieCommand::Node(args) => {
             tortie_process::share_heaps();
             tortie_process::end_with_supervisor()?;
             let logs = DaemonLogging::start();
-            node::run(args, Arc::new(logs), &mut out)
-                .map_err(|error| CommandError::Message(error.to_string()))
+            node::run(args, Arc::new(logs), &mut out).map_err(CommandError::message)
         }
         TortieCommand::Hub(args) => {
             tortie_process::end_with_supervisor()?;
             DaemonLogging::start();
-            hub::run(&args).map_err(|error| CommandError::Message(error.to_string()))
+            hub::run(&args).map_err(CommandError::message)
         }
         TortieCommand::Apiserver(command) => {
             DaemonLogging::start();
-            apiserver::run(command).map_err(|error| CommandError::Message(error.to_string()))
+            apiserver::run(command).map_err(CommandError::message)
         }
         TortieCommand::Webhooks(command) => {
             DaemonLogging::start();
-            webhooks::run(command).map_err(|error| CommandError::Message(error.to_string()))
+            webhooks::run(command).map_err(CommandError::message)
         }
         TortieCommand::Up(args) => up::up(args, &mut out),
         TortieCommand::Supervise(args) => up::supervise(&args),
         TortieCommand::Down(args) => up::down(&args, &mut out),
-        TortieCommand::Lab(args) => {
-            tortie_lab::run(args, &mut out).map_err(|error| CommandError::Message(error.to_string()))
-        }
+        TortieCommand::Lab(args) => tortie_lab::run(args, &mut out).map_err(CommandError::message),
         TortieCommand::Policy(args) => policy::run(&args, &mut out),
         TortieCommand::Bgp(args) => bgp::run(&args, &mut out),
         TortieCommand::Settings(args) => settings::run(&args, &mut out),
         TortieCommand::Replay { file } => {
             DaemonLogging::start();
-            tortie_node::replay(&file, &mut std::io::BufWriter::new(out))
-                .map_err(|error| CommandError::Message(error.to_string()))
+            tortie_node::replay(&file, &mut std::io::BufWriter::new(out)).map_err(CommandError::message)
         }
         TortieCommand::Crds(args) => crds::print(&args, &mut out),
         TortieCommand::Completion { shell } => {
@@ -345,7 +341,7 @@ fn block_on<T>(
     log_level: &str,
     command: impl Future<Output = Result<T, CommandError>>,
 ) -> Result<T, CommandError> {
-    let filter = tortie_ctl::log_filter(log_level).map_err(CommandError::Message)?;
+    let filter = tortie_ctl::log_filter(log_level)?;
     tracing_subscriber::fmt().with_max_level(filter).with_writer(std::io::stderr).init();
     // One thread is enough: a command waits for one response at a time.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

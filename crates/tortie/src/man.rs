@@ -9,27 +9,31 @@ use tortie_ctl::{Cli, CommandError};
 
 /// Writes `tortie.1`, `tortie-lab.1`, `tortie-lab-up.1`, ..., and the same for `calicoctl`.
 pub fn write(directory: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
-    let at = |error: std::io::Error| CommandError::at(directory, &error);
-    std::fs::create_dir_all(directory).map_err(at)?;
+    let written = write_all(directory).map_err(|error| CommandError::at(directory, &error))?;
+    Ok(writeln!(out, "Wrote {written} man pages to {}", directory.display())?)
+}
+
+fn write_all(directory: &Path) -> std::io::Result<usize> {
+    std::fs::create_dir_all(directory)?;
     let mut written = 0;
     // `tortie ctl` is calicoctl, which has its own pages.
     let tortie = TortieCli::command().mut_subcommand("ctl", |ctl| ctl.hide(true));
     for mut command in [tortie, Cli::command()] {
         command.build();
         let name = command.get_name().to_owned();
-        written += pages(&command, &name, directory).map_err(at)?;
+        written += write_pages(&command, &name, directory)?;
     }
-    Ok(writeln!(out, "Wrote {written} man pages to {}", directory.display())?)
+    Ok(written)
 }
 
 /// Writes the page of a command and of all its subcommands. Returns their number.
-fn pages(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
+fn write_pages(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     let mut text = Vec::new();
     Man::new(command.clone()).render(&mut text)?;
     std::fs::write(directory.join(format!("{name}.1")), text)?;
     let mut written = 1;
     for part in command.get_subcommands().filter(|part| !part.is_hide_set() && part.get_name() != "help") {
-        written += pages(part, &format!("{name}-{}", part.get_name()), directory)?;
+        written += write_pages(part, &format!("{name}-{}", part.get_name()), directory)?;
     }
     Ok(written)
 }
@@ -39,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_that_man_can_show() {
+    fn every_command_has_a_valid_man_page() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &mut Vec::new()).unwrap();
         for name in ["tortie", "tortie-lab-up", "tortie-policy-watch", "calicoctl", "calicoctl-ipam-check"] {

@@ -41,17 +41,17 @@ pub fn run(
     command: NodeCommand,
     logs: Arc<dyn LogControl>,
     out: &mut dyn Write,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut args = command.node;
     args.install_cni = command.install_cni;
     // Several threads also on a small machine, since some tasks block on the kernel or the disk.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()?;
     if command.leave {
         let pods = if command.purge { LivePodHandling::CutOff } else { LivePodHandling::Kept };
-        let handover = match command.now {
-            true => PolicyHandover::Now,
-            false => PolicyHandover::ToFelix(Duration::from_secs(command.felix_timeout)),
-        };
+        let mut handover = PolicyHandover::ToFelix(Duration::from_secs(command.felix_timeout));
+        if command.now {
+            handover = PolicyHandover::Now;
+        }
         for line in runtime.block_on(tortie_node::leave(&args, pods, handover))? {
             writeln!(out, "{line}")?;
         }

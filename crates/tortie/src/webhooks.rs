@@ -15,7 +15,7 @@ pub struct WebhooksCommand {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(command: WebhooksCommand) -> Result<(), Box<dyn Error>> {
+pub fn run(command: WebhooksCommand) -> Result<(), Box<dyn Error + Send + Sync>> {
     let config = StoreConfig::load(&command.args.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     Ok(runtime.block_on(tortie_apiserver::run_webhooks(config, command.args))?)

@@ -193,7 +193,7 @@ fn compaction_forgets_the_past() {
 }
 
 #[test]
-fn the_state_of_the_server_can_be_asked_for() {
+fn etcdctl_shows_the_server_status() {
     let dir = TempDir::new().unwrap();
     let (server, etcdctl) = store(dir.path());
     assert!(etcdctl.run(&["endpoint", "health"]).contains("is healthy"));
@@ -323,7 +323,7 @@ fn with<'a>(first: &'a [String], rest: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
+fn tls_requires_client_certificates_and_reloads_its_own() {
     let (dir, certificates, strangers) =
         (TempDir::new().unwrap(), EtcdCertificates::new(), EtcdCertificates::new());
     certificates.sign("server", "server", 1);
@@ -375,7 +375,7 @@ fn tls_is_for_clients_with_a_certificate_and_renewed_without_a_restart() {
 }
 
 #[test]
-fn other_machines_are_served_in_plaintext_only_when_asked_for() {
+fn plaintext_for_other_machines_needs_an_option() {
     let dir = TempDir::new().unwrap();
     let refused = |options: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tortie"))

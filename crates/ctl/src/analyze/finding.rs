@@ -14,7 +14,7 @@ pub struct AnalysisFinding {
     pub advice: String,
 }
 
-pub fn text(findings: &[AnalysisFinding]) -> String {
+pub fn render(findings: &[AnalysisFinding]) -> String {
     let mut text = String::new();
     for AnalysisFinding { object, reason, advice, .. } in findings {
         let _ = writeln!(text, "{object}: {reason}\n  {advice}");

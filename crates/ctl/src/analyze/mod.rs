@@ -12,8 +12,8 @@ mod warnings;
 pub(crate) use warnings::warn;
 
 use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
-use crate::failure::{CommandError, CommandResult};
-use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, changed, placed};
+use crate::failure::CommandResult;
+use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, apply_changes, resolve_namespaces};
 use crate::{input, session};
 use clap::Args;
 use finding::AnalysisFinding;
@@ -69,18 +69,15 @@ pub async fn analyze(
     let mut cluster = load(&store).await?;
     if let Some(file) = &args.filename {
         let resources = input::resources(file, args.reading.recursive, args.reading.skip_empty)?;
-        let resources =
-            placed(resources, args.namespace.namespace.as_deref()).map_err(CommandError::Message)?;
-        cluster = changed(&cluster, resources, false).map_err(CommandError::Message)?.0;
+        let resources = resolve_namespaces(resources, &args.namespace)?;
+        cluster = apply_changes(&cluster, resources, false)?.0;
     }
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
     let findings = findings(cluster, secrets, interfaces);
     match args.output {
-        ReportFormat::Text => out.write_all(finding::text(&findings).as_bytes())?,
+        ReportFormat::Text => out.write_all(finding::render(&findings).as_bytes())?,
         ReportFormat::Json => {
-            let json = serde_json::to_string_pretty(&findings)
-                .map_err(|error| CommandError::message(error.to_string()))?;
-            writeln!(out, "{json}")?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?;
         }
     }
     out.flush()?;

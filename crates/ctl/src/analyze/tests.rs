@@ -70,7 +70,7 @@ fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
 #[test]
 fn a_clean_cluster_has_no_findings() {
     assert_eq!(found(vec![]), []);
-    assert_eq!(finding::text(&[]), "No mistakes found.\n");
+    assert_eq!(finding::render(&[]), "No mistakes found.\n");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn each_planted_mistake_is_found_alone() {
 }
 
 #[test]
-fn a_policy_behind_one_that_decides_everything_is_found() {
+fn unreachable_policies_are_reported() {
     let last = json!({"order": 9999, "selector": "app == 'web'", "types": ["Ingress"], "ingress": [{"action": "Allow", "protocol": "TCP"}]});
     let first = json!({"order": 1, "selector": "app == 'web'", "types": ["Ingress"], "ingress": [{"action": "Allow"}]});
     let found = found(vec![policy("last", last), policy("first", first)]);
@@ -210,7 +210,7 @@ fn an_mtu_that_does_not_fit_is_found() {
 }
 
 #[test]
-fn warnings_are_about_what_was_written_and_need_somebody_to_match() {
+fn warnings_cover_only_written_objects_that_match_endpoints() {
     let typo = policy("typo", json!({"selector": "app == 'wbe'", "ingress": [{"action": "Allow"}]}));
     let mut objects = clean();
     objects.push(typo.clone());

@@ -40,7 +40,7 @@ const NODE_DEPENDENT_CHECKS: [&str; 2] = ["pool-without-nodes", "peer-without-no
 /// Prints warnings on standard error. Findings that cannot be computed in time are not reported.
 pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, asked: RequestedNamespace<'_>) {
     written.retain(|resource| CHECKED_KINDS.contains(&resource.kind()));
-    written.retain_mut(|resource| verbs::place(resource, asked).is_ok());
+    written.retain_mut(|resource| verbs::set_namespace(resource, asked).is_ok());
     if written.is_empty() {
         return;
     }

@@ -1,10 +1,9 @@
 //! `delete`: removes objects listed in a file, or by kind and names; continues after failures.
 
-use super::{selected, write::nothing};
+use super::{select_objects, write::print_nothing};
 use crate::cli::{DeleteArgs, GlobalArgs};
-use crate::failure::{CommandError, CommandResult, tell};
+use crate::failure::{CommandError, CommandResult, print_report};
 use crate::ipam::pool_use;
-use crate::namespace::RequestedNamespace;
 use crate::outcome::BatchOutcome;
 use crate::session;
 use crate::verbs::{self, VerbError};
@@ -13,19 +12,18 @@ use tortie_model::{Kind, Resource};
 use tortie_store::{ResourceClient, StoreError};
 
 pub async fn delete(args: &DeleteArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
-    let resources = selected(&args.selection)?;
+    let resources = select_objects(&args.selection)?;
     if resources.is_empty() {
-        return nothing(out);
+        return print_nothing(out);
     }
     if resources.iter().any(|r| r.metadata().name.is_empty()) {
-        return Err(CommandError::message("resource name may not be empty"));
+        return Err(CommandError::EmptyName);
     }
-    let asked = RequestedNamespace { namespace: args.selection.namespace.namespace.as_deref(), all: false };
     let store = session::connect(&args.selection.connection, global).await?;
-    let mut outcome = BatchOutcome::of(resources.iter().map(Resource::kind));
+    let mut outcome = BatchOutcome::new(resources.iter().map(Resource::kind));
     for mut resource in resources {
         let kind = resource.kind();
-        let result = match verbs::place(&mut resource, asked) {
+        let result = match verbs::set_namespace(&mut resource, (&args.selection.namespace).into()) {
             Err(error) => Err(error),
             Ok(()) => delete_one(&store, &resource, args.force).await,
         };
@@ -33,9 +31,9 @@ pub async fn delete(args: &DeleteArgs, global: &GlobalArgs, out: &mut dyn Write)
             Err(VerbError::Store(StoreError::DoesNotExist { .. })) if args.skip_not_exists => Ok(()),
             other => other,
         };
-        outcome.note(kind, result);
+        outcome.record(kind, result);
     }
-    tell(outcome.report_deletion(), out)
+    print_report(outcome.report_deletion(), out)
 }
 
 async fn delete_one(store: &ResourceClient, resource: &Resource, force: bool) -> verbs::VerbResult<()> {

@@ -3,12 +3,13 @@
 use super::parse_kind;
 use crate::cli::{GlobalArgs, LabelArgs};
 use crate::failure::{CommandError, CommandResult};
-use crate::namespace::{RequestedNamespace, resolve};
+use crate::namespace::resolve;
 use crate::session;
-use crate::verbs::{ModifyError, modify};
+use crate::verbs::{VerbError, modify};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
+use tortie_store::StoreError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LabelChange<'a> {
@@ -24,15 +25,26 @@ enum LabelResult {
     Removed,
 }
 
+#[derive(Debug, thiserror::Error)]
+enum LabelError {
+    #[error("cannot remove label of {object}, key {key} does not exist")]
+    Missing { object: String, key: String },
+    #[error(
+        "failed to update label of {object}, key {key} is already present. please use '--overwrite' to set a new value"
+    )]
+    AlreadySet { object: String, key: String },
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
+
 pub async fn label(args: &LabelArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
     let change = parse(&args.label, args.remove, args.overwrite)
         .ok_or_else(|| CommandError::message(format!("invalid label {}", args.label)))?;
-    let kind = parse_kind(&args.kind).map_err(CommandError::Message)?;
+    let kind = parse_kind(&args.kind)?;
     if args.name.is_empty() {
-        return Err(CommandError::message("resource name may not be empty"));
+        return Err(CommandError::EmptyName);
     }
-    let asked = RequestedNamespace { namespace: args.namespace.namespace.as_deref(), all: false };
-    let namespace = resolve(kind, "", asked).map_err(|error| CommandError::message(error.to_string()))?;
+    let namespace = resolve(kind, "", (&args.namespace).into())?;
     // Messages name the kind as the user typed it.
     let what = format!("{} {}", args.kind, args.name);
     let store = session::connect(&args.connection, global).await?;
@@ -52,11 +64,13 @@ pub async fn label(args: &LabelArgs, global: &GlobalArgs, out: &mut dyn Write) -
             }
             Ok(())
         }
-        Err(ModifyError::Change(refusal)) => Err(CommandError::Message(refusal)),
-        Err(error) if error.is_missing() => Err(CommandError::message(format!("{what} not found"))),
-        Err(error) => {
-            Err(CommandError::message(format!("failed to update {what}, label not changed: {error}")))
+        Err(LabelError::Verb(VerbError::Store(StoreError::DoesNotExist { .. }))) => {
+            Err(CommandError::message(format!("{what} not found")))
         }
+        Err(LabelError::Verb(error)) => {
+            Err(CommandError::context(format!("failed to update {what}, label not changed"), error))
+        }
+        Err(error) => Err(CommandError::message(error)),
     }
 }
 
@@ -73,18 +87,17 @@ fn parse(text: &str, remove: bool, overwrite: bool) -> Option<LabelChange<'_>> {
 fn change_labels(
     labels: &mut BTreeMap<String, String>,
     change: LabelChange<'_>,
-    what: &str,
-) -> std::result::Result<LabelResult, String> {
+    object: &str,
+) -> Result<LabelResult, LabelError> {
     match change {
         LabelChange::Remove { key } => match labels.remove(key) {
             Some(_) => Ok(LabelResult::Removed),
-            None => Err(format!("cannot remove label of {what}, key {key} does not exist")),
+            None => Err(LabelError::Missing { object: object.to_owned(), key: key.to_owned() }),
         },
         LabelChange::Set { key, value, overwrite } => match labels.get(key) {
-            Some(old) if !overwrite && old != value => Err(format!(
-                "failed to update label of {what}, key {key} is already present. please use '--overwrite' to set a \
-                 new value"
-            )),
+            Some(old) if !overwrite && old != value => {
+                Err(LabelError::AlreadySet { object: object.to_owned(), key: key.to_owned() })
+            }
             old => {
                 let done = if old.is_some() { LabelResult::Updated } else { LabelResult::Set };
                 labels.insert(key.to_owned(), value.to_owned());
@@ -117,21 +130,18 @@ mod tests {
     #[test]
     fn labels_change() {
         let set = |value, overwrite| LabelChange::Set { key: "k", value, overwrite };
+        let remove = LabelChange::Remove { key: "k" };
         let mut labels = BTreeMap::new();
-        assert_eq!(change_labels(&mut labels, set("1", false), "node n"), Ok(LabelResult::Set));
-        assert_eq!(change_labels(&mut labels, set("1", false), "node n"), Ok(LabelResult::Updated));
+        let mut change =
+            |change| change_labels(&mut labels, change, "node n").map_err(|error| error.to_string());
+        assert_eq!(change(set("1", false)), Ok(LabelResult::Set));
+        assert_eq!(change(set("1", false)), Ok(LabelResult::Updated));
         assert_eq!(
-            change_labels(&mut labels, set("2", false), "node n").unwrap_err(),
+            change(set("2", false)).unwrap_err(),
             "failed to update label of node n, key k is already present. please use '--overwrite' to set a new value"
         );
-        assert_eq!(change_labels(&mut labels, set("2", true), "node n"), Ok(LabelResult::Updated));
-        assert_eq!(
-            change_labels(&mut labels, LabelChange::Remove { key: "k" }, "node n"),
-            Ok(LabelResult::Removed)
-        );
-        assert_eq!(
-            change_labels(&mut labels, LabelChange::Remove { key: "k" }, "node n").unwrap_err(),
-            "cannot remove label of node n, key k does not exist"
-        );
+        assert_eq!(change(set("2", true)), Ok(LabelResult::Updated));
+        assert_eq!(change(remove), Ok(LabelResult::Removed));
+        assert_eq!(change(remove).unwrap_err(), "cannot remove label of node n, key k does not exist");
     }
 }

@@ -12,36 +12,44 @@ pub mod write;
 use crate::cli::SelectionArgs;
 use crate::failure::{CommandError, CommandResult};
 use crate::input::{self, InputError};
-use crate::kind_word::{alike, kind_of};
+use crate::kind_word::{parse_kind_word, similar_kind};
 use tortie_model::{Kind, Resource};
 
-/// Parses the name of a kind; the error is calicoctl's message for unknown kinds.
-pub fn parse_kind(word: &str) -> std::result::Result<Kind, String> {
-    kind_of(word).ok_or_else(|| {
-        let advice = alike(word).map(|kind| format!("; did you mean {kind}?")).unwrap_or_default();
-        format!("resource type '{word}' is not supported{advice}")
-    })
+/// An unknown kind, with calicoctl's message.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "resource type '{word}' is not supported{}",
+    similar_kind(.word).map(|kind| format!("; did you mean {kind}?")).unwrap_or_default()
+)]
+pub struct UnknownKind {
+    word: String,
+}
+
+/// Parses the name of a kind.
+pub fn parse_kind(word: &str) -> Result<Kind, UnknownKind> {
+    parse_kind_word(word).ok_or_else(|| UnknownKind { word: word.to_owned() })
 }
 
 /// Returns the objects that the arguments select; they may have no more than a kind and a name. A kind
 /// without names yields one object without a name.
-pub fn selected(selection: &SelectionArgs) -> CommandResult<Vec<Resource>> {
+pub fn select_objects(selection: &SelectionArgs) -> CommandResult<Vec<Resource>> {
     if let Some(file) = &selection.filename {
         let reading = &selection.reading;
         return Ok(input::resources(file, reading.recursive, reading.skip_empty)?);
     }
     let Some(word) = &selection.kind else { return Err(InputError::Nothing.into()) };
-    let kind = parse_kind(word).map_err(CommandError::Message)?;
-    let named = |name: &str| {
-        let mut resource = Resource::new(kind);
-        resource.metadata_mut().name = name.to_owned();
-        resource
-    };
+    let kind = parse_kind(word)?;
     if selection.names.is_empty() {
-        return Ok(vec![named("")]);
+        return Ok(vec![Resource::new(kind)]);
     }
-    if selection.names.iter().any(String::is_empty) {
-        return Err(CommandError::message("resource name may not be empty"));
+    let mut resources = Vec::new();
+    for name in &selection.names {
+        if name.is_empty() {
+            return Err(CommandError::EmptyName);
+        }
+        let mut resource = Resource::new(kind);
+        resource.metadata_mut().name = name.clone();
+        resources.push(resource);
     }
-    Ok(selection.names.iter().map(|name| named(name)).collect())
+    Ok(resources)
 }

@@ -3,15 +3,16 @@
 use crate::cli::VersionArgs;
 use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, GIT_COMMIT};
-use crate::session::{cluster_information, connect_quietly, text};
+use crate::session::{cluster_information, connect_quietly, string_at};
+use serde_json::Value;
 use std::io::Write;
 use std::time::Duration;
+use tortie_model::scalar::GoDuration;
 
 pub async fn version(args: &VersionArgs, out: &mut dyn Write) -> CommandResult<()> {
     let poll = match &args.poll {
         None => Duration::ZERO,
-        Some(text) => parse_duration(text)
-            .ok_or_else(|| CommandError::message(format!("invalid poll duration specified: {text}")))?,
+        Some(text) => parse_poll(text)?,
     };
     writeln!(out, "Client Version:    {CLIENT_VERSION}")?;
     writeln!(out, "Git commit:        {GIT_COMMIT}")?;
@@ -24,28 +25,23 @@ pub async fn version(args: &VersionArgs, out: &mut dyn Write) -> CommandResult<(
     };
     let mut shown = PrintedVersions::default();
     loop {
-        let result = match cluster_information(&store).await {
+        match cluster_information(&store).await {
             Ok(cluster) => {
-                let or_unknown = |at| Some(text(&cluster, at)).filter(|t| !t.is_empty()).unwrap_or("unknown");
-                out.write_all(
-                    shown
-                        .changes(or_unknown("/spec/calicoVersion"), or_unknown("/spec/clusterType"))
-                        .as_bytes(),
-                )?;
+                out.write_all(shown.update(&cluster).as_bytes())?;
                 out.flush()?;
-                Ok(())
+                if poll.is_zero() {
+                    return Ok(());
+                }
             }
             Err(error) => {
+                let error = CommandError::context("unable to retrieve Cluster Version or Type", error);
+                if poll.is_zero() {
+                    return Err(error);
+                }
+                let _ = writeln!(std::io::stderr(), "{error}");
                 // Print everything again once the store responds.
                 shown = PrintedVersions::default();
-                Err(CommandError::message(format!("unable to retrieve Cluster Version or Type: {error}")))
             }
-        };
-        if poll.is_zero() {
-            return result;
-        }
-        if let Err(failure) = result {
-            let _ = writeln!(std::io::stderr(), "{failure}");
         }
         tokio::time::sleep(poll).await;
     }
@@ -59,44 +55,29 @@ struct PrintedVersions {
 }
 
 impl PrintedVersions {
-    fn changes(&mut self, version: &str, cluster_type: &str) -> String {
+    /// Returns the text for the values of ClusterInformation that have changed.
+    fn update(&mut self, cluster: &Value) -> String {
         let mut text = String::new();
-        if self.version != version {
-            text.push_str(&format!("Cluster Version:   {version}\n"));
-            self.version = version.to_owned();
-        }
-        if self.cluster_type != cluster_type {
-            text.push_str(&format!("Cluster Type:      {cluster_type}\n"));
-            self.cluster_type = cluster_type.to_owned();
+        for (heading, field, printed) in [
+            ("Cluster Version:   ", "/spec/calicoVersion", &mut self.version),
+            ("Cluster Type:      ", "/spec/clusterType", &mut self.cluster_type),
+        ] {
+            let value = match string_at(cluster, field) {
+                "" => "unknown",
+                value => value,
+            };
+            if printed != value {
+                text.push_str(&format!("{heading}{value}\n"));
+                *printed = value.to_owned();
+            }
         }
         text
     }
 }
 
-/// Parses a Go duration: `1h30m`, `1.5s`, `300ms`, or `0`.
-fn parse_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let (mut rest, mut total) = (text, 0.0);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&at| at > 0)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let scale = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        total += number.parse::<f64>().ok()? * scale;
-        rest = tail;
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(total).ok()).flatten()
+fn parse_poll(text: &str) -> CommandResult<Duration> {
+    let parsed = text.parse::<GoDuration>().ok().and_then(GoDuration::to_std);
+    parsed.ok_or_else(|| CommandError::message(format!("invalid poll duration specified: {text}")))
 }
 
 #[cfg(test)]
@@ -106,9 +87,11 @@ mod tests {
     #[test]
     fn only_changes_are_printed_again() {
         let mut shown = PrintedVersions::default();
-        assert_eq!(shown.changes("v3.32.0", "k8s"), "Cluster Version:   v3.32.0\nCluster Type:      k8s\n");
-        assert_eq!(shown.changes("v3.32.0", "k8s"), "");
-        assert_eq!(shown.changes("v3.32.1", "k8s"), "Cluster Version:   v3.32.1\n");
+        let mut update =
+            |version: &str| shown.update(&serde_json::json!({"spec": {"calicoVersion": version}}));
+        assert_eq!(update("v3.32.0"), "Cluster Version:   v3.32.0\nCluster Type:      unknown\n");
+        assert_eq!(update("v3.32.0"), "");
+        assert_eq!(update("v3.32.1"), "Cluster Version:   v3.32.1\n");
     }
 
     #[test]
@@ -116,10 +99,10 @@ mod tests {
         for (text, seconds) in
             [("10s", 10.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("300ms", 0.3), ("0", 0.0), ("2µs", 2e-6)]
         {
-            assert_eq!(parse_duration(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_poll(text).ok(), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["", "5", "s", "1x", "-1s", "1e9s", "99999999999999999999h", "."] {
-            assert_eq!(parse_duration(text), None, "{text}");
+            assert!(parse_poll(text).is_err(), "{text}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `get --watch`: prints the existing objects, then every change.
 
-use super::get::cluster_facts;
-use crate::failure::{CommandError, CommandResult};
+use super::get::load_cluster_facts;
+use crate::failure::CommandResult;
 use crate::namespace::{RequestedNamespace, resolve};
 use crate::output::columns::CellFacts;
 use crate::output::table::ColumnWidths;
-use crate::output::{OutputFormat, TableLayout};
+use crate::output::{OutputError, OutputFormat, TableLayout};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,17 +15,16 @@ use tortie_store::{ResourceClient, StoreEvent};
 pub async fn watch(
     store: &ResourceClient,
     wanted: Vec<Resource>,
-    asked: RequestedNamespace<'_>,
+    requested: RequestedNamespace<'_>,
     format: &OutputFormat,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
     let Some(kind) = wanted.first().map(Resource::kind) else { return Ok(()) };
-    let namespace = resolve(kind, "", asked).map_err(|error| CommandError::message(error.to_string()))?;
+    let namespace = resolve(kind, "", requested)?;
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let names: Vec<&str> =
         wanted.iter().map(|r| r.metadata().name.as_str()).filter(|n| !n.is_empty()).collect();
-    let mut printer =
-        WatchPrinter::new(kind, format, asked, cluster_facts(store).await).map_err(CommandError::Message)?;
+    let mut printer = WatchPrinter::new(kind, format, requested, load_cluster_facts(store).await)?;
     let mut known = KnownResources::default();
     let mut changes = store.watch(kind, within)?;
     while let Some(event) = changes.next().await {
@@ -37,7 +36,7 @@ pub async fn watch(
                 let _ = writeln!(std::io::stderr(), "{key}: {error}");
             }
             other => {
-                if let Some((what, resource)) = known.note(other)
+                if let Some((what, resource)) = known.update(other)
                     && (names.is_empty() || names.contains(&resource.metadata().name.as_str()))
                 {
                     printer.print(what, &resource, out)?;
@@ -54,7 +53,7 @@ pub async fn watch(
 struct KnownResources(BTreeMap<StoreKey, Resource>);
 
 impl KnownResources {
-    fn note(&mut self, event: StoreEvent) -> Option<(&'static str, Resource)> {
+    fn update(&mut self, event: StoreEvent) -> Option<(&'static str, Resource)> {
         match event {
             StoreEvent::Put(entry) => {
                 let StoreValue::Resource(resource) = entry.value else { return None };
@@ -88,17 +87,15 @@ impl WatchPrinter {
     fn new(
         kind: Kind,
         format: &OutputFormat,
-        asked: RequestedNamespace<'_>,
+        requested: RequestedNamespace<'_>,
         facts: CellFacts,
-    ) -> std::result::Result<WatchPrinter, String> {
-        let with_namespace = asked.all || asked.namespace.is_some();
+    ) -> Result<WatchPrinter, OutputError> {
+        let with_namespace = requested.all || requested.namespace.is_some();
         let shape = match format {
             OutputFormat::Yaml => WatchFormat::Yaml,
             OutputFormat::Json => WatchFormat::Json,
             OutputFormat::Template(_) | OutputFormat::TemplateFile(_) => {
-                return Err(
-                    "--watch prints tables, yaml or json; a go-template needs the whole result".to_owned()
-                );
+                return Err(OutputError::WatchTemplate);
             }
             table => WatchFormat::Table(TableLayout::new(kind, table, with_namespace)?),
         };
@@ -106,10 +103,9 @@ impl WatchPrinter {
     }
 
     fn print(&mut self, what: &str, resource: &Resource, out: &mut dyn Write) -> CommandResult<()> {
-        let change = || json!({"type": what, "object": resource.to_value()});
         match &self.shape {
-            WatchFormat::Yaml => write!(out, "---\n{}", codec::to_yaml(&change()))?,
-            WatchFormat::Json => writeln!(out, "{}", change())?,
+            WatchFormat::Yaml => write!(out, "---\n{}", codec::to_yaml(&event_object(what, resource)))?,
+            WatchFormat::Json => writeln!(out, "{}", event_object(what, resource))?,
             WatchFormat::Table(layout) => {
                 let mut row = layout.row(resource, &self.facts);
                 row.insert(0, what.to_owned());
@@ -144,6 +140,10 @@ impl WatchPrinter {
     }
 }
 
+fn event_object(event: &str, resource: &Resource) -> serde_json::Value {
+    json!({"type": event, "object": resource.to_value()})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn additions_changes_and_deletions_are_distinguished() {
         let mut known = KnownResources::default();
-        let mut what = |event| known.note(event).map(|(what, r)| format!("{what} {}", r.metadata().name));
+        let mut what = |event| known.update(event).map(|(what, r)| format!("{what} {}", r.metadata().name));
         assert_eq!(what(put("a")).as_deref(), Some("ADDED a"));
         assert_eq!(what(put("a")).as_deref(), Some("MODIFIED a"));
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_snapshot_is_a_table_that_later_rows_continue() {
+    fn later_rows_continue_the_table_of_the_snapshot() {
         let facts = CellFacts { global_as_number: 1 };
         let mut printer =
             WatchPrinter::new(Kind::Tier, &OutputFormat::Ps, RequestedNamespace::default(), facts).unwrap();

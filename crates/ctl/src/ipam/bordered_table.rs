@@ -19,24 +19,23 @@ pub fn print<const N: usize>(
 ) -> io::Result<()> {
     let rows: Vec<[String; N]> =
         rows.iter().map(|row| row.each_ref().map(|cell| escape_controls(cell).into_owned())).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([headers[column].len()]).max().unwrap_or(0)
-    };
-    let widths: [usize; N] = std::array::from_fn(width);
+    let mut widths = headers.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
     let rule: String = widths.iter().map(|width| format!("+{}", "-".repeat(width + 2))).collect();
     writeln!(out, "{rule}+")?;
-    let centred = |column: usize| {
-        let gap = widths[column] - headers[column].len();
-        format!("| {}{}{} ", " ".repeat(gap / 2), headers[column], " ".repeat(gap - gap / 2))
-    };
-    writeln!(out, "{}|", (0..N).map(centred).collect::<String>())?;
+    for (header, width) in headers.iter().zip(widths) {
+        write!(out, "| {header:^width$} ")?;
+    }
+    writeln!(out, "|")?;
     writeln!(out, "{rule}+")?;
     for row in &rows {
-        for column in 0..N {
-            let (cell, width) = (&row[column], widths[column]);
+        for ((cell, width), align) in row.iter().zip(widths).zip(align) {
             let is_number = !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit());
-            if align[column] == ColumnAlign::Right || is_number {
+            if align == ColumnAlign::Right || is_number {
                 write!(out, "| {cell:>width$} ")?;
             } else {
                 write!(out, "| {cell:<width$} ")?;
@@ -57,17 +56,15 @@ pub fn five_digits(number: f64) -> String {
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..5).contains(&exponent) {
         let decimals = usize::try_from(4 - exponent).unwrap_or(0);
-        return trimmed(&format!("{number:.decimals$}"));
+        return trim_zeros(&format!("{number:.decimals$}")).to_owned();
     }
     let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+    format!("{}e{sign}{:02}", trim_zeros(mantissa), exponent.abs())
 }
 
-fn trimmed(number: &str) -> String {
-    match number.contains('.') {
-        true => number.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => number.to_owned(),
-    }
+/// Removes trailing zeros of the fraction.
+fn trim_zeros(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use super::IpamCheckArgs;
 use super::journal::AttachmentJournals;
 use super::report::{AllocationEntry, CheckReport, LeakedHandle};
-use super::show::{block_owner, blocks, pools};
+use super::show::{attribute_text, block_owner, list_blocks, list_pools};
 use super::users::AddressUsers;
 use crate::failure::CommandResult;
 use crate::release::CLIENT_VERSION;
-use crate::session::{cluster_information, text};
+use crate::session::{cluster_information, string_at};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -24,8 +24,8 @@ const MAX_LISTED_NODES: usize = 20;
 pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let records = IpamRecords::new(store.client().clone());
     writeln!(out, "Checking IPAM for inconsistencies...\n")?;
-    let blocks = list_blocks(&records, args, out).await?;
-    let pools = pools(&records).await?;
+    let blocks = print_blocks(&records, args, out).await?;
+    let pools = list_pools(&records).await?;
     writeln!(out, "Loading all IPAM pools...")?;
     let active: Vec<_> = pools.iter().filter(|pool| pool.enabled).collect();
     for pool in &active {
@@ -38,7 +38,7 @@ pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn W
 
     writeln!(out, "Loading all handles")?;
     let handles = records.handles().await?;
-    list_busy_nodes(&blocks, out)?;
+    print_busy_nodes(&blocks, out)?;
     let in_use: BTreeSet<IpAddr> = users.by_address.keys().copied().collect();
     let records = handles.iter().map(|(id, found)| (id.clone(), found.value.clone())).collect();
     let findings = audit::compare(&blocks, &pools, &records, &in_use, jiff::Timestamp::now());
@@ -56,13 +56,13 @@ pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn W
     Ok(())
 }
 
-async fn list_blocks(
+async fn print_blocks(
     records: &IpamRecords,
     args: &IpamCheckArgs,
     out: &mut dyn Write,
 ) -> CommandResult<Vec<AddressBlock>> {
     writeln!(out, "Loading all IPAM blocks...")?;
-    let blocks = blocks(records).await?;
+    let blocks = list_blocks(records).await?;
     writeln!(out, "Found {} IPAM blocks.", blocks.len())?;
     let mut total = 0;
     for block in &blocks {
@@ -89,7 +89,7 @@ fn attributes(allocation: &AddressAllocation<'_>) -> String {
     format!("Main:{} Extra:{}", record.handle().unwrap_or("<none>"), extra.join(","))
 }
 
-fn list_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResult<()> {
+fn print_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResult<()> {
     writeln!(out, "Looking for top (up to {MAX_LISTED_NODES}) nodes by allocations...")?;
     let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
     for block in blocks {
@@ -131,10 +131,14 @@ fn print_findings(
 
     writeln!(out, "Scanning for IPs that are in use by a workload or node but not allocated in IPAM...")?;
     for address in findings.outside_pools.iter().filter(|_| detail) {
-        writeln!(out, "  {address} in use by {} and not in any active pool", users.of(address))?;
+        writeln!(out, "  {address} in use by {} and not in any active pool", users.list(address))?;
     }
     for address in findings.not_allocated.iter().filter(|_| detail) {
-        writeln!(out, "  {address} in use by {} and in an active pool but not allocated", users.of(address))?;
+        writeln!(
+            out,
+            "  {address} in use by {} and in an active pool but not allocated",
+            users.list(address)
+        )?;
     }
     writeln!(out, "Found {} in-use IPs that are not in active IP pools.", findings.outside_pools.len())?;
     let unrecorded = findings.not_allocated.len();
@@ -187,19 +191,18 @@ fn make_report(
 ) -> CheckReport {
     let mut allocations: BTreeMap<String, Vec<AllocationEntry>> = BTreeMap::new();
     for allocation in blocks.iter().flat_map(block::allocations) {
-        let word = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
-        let node = word(attribute::NODE_ATTRIBUTE);
+        let node = attribute_text(&allocation, attribute::NODE_ATTRIBUTE);
         let owners = users.by_address.get(&allocation.address).cloned().unwrap_or_default();
         let entry = AllocationEntry {
             ip: allocation.address.to_string(),
             handle: allocation.handle().unwrap_or_default().to_owned(),
             sequence_number: allocation.sequence_number,
-            pod: word(attribute::POD_ATTRIBUTE),
-            namespace: word(attribute::NAMESPACE_ATTRIBUTE),
+            pod: attribute_text(&allocation, attribute::POD_ATTRIBUTE),
+            namespace: attribute_text(&allocation, attribute::NAMESPACE_ATTRIBUTE),
             borrowed: !node.is_empty() && block_owner(allocation.block) != Some(node.as_str()),
             node,
-            kind: word(attribute::TYPE_ATTRIBUTE),
-            creation_timestamp: word(attribute::TIMESTAMP_ATTRIBUTE),
+            kind: attribute_text(&allocation, attribute::TYPE_ATTRIBUTE),
+            creation_timestamp: attribute_text(&allocation, attribute::TIMESTAMP_ATTRIBUTE),
             in_use: !owners.is_empty(),
             cooling_down: allocation.is_cooling_down(),
             owners,
@@ -208,10 +211,10 @@ fn make_report(
     }
     CheckReport {
         version: CLIENT_VERSION.to_owned(),
-        cluster_guid: text(cluster, "/spec/clusterGUID").to_owned(),
+        cluster_guid: string_at(cluster, "/spec/clusterGUID").to_owned(),
         datastore_locked: cluster.pointer("/spec/datastoreReady") == Some(&Value::Bool(false)),
-        cluster_information_revision: text(cluster, "/metadata/resourceVersion").to_owned(),
-        cluster_type: text(cluster, "/spec/clusterType").to_owned(),
+        cluster_information_revision: string_at(cluster, "/metadata/resourceVersion").to_owned(),
+        cluster_type: string_at(cluster, "/spec/clusterType").to_owned(),
         allocations,
         leaked_handles: leaked,
     }

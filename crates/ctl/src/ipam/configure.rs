@@ -10,7 +10,7 @@ use tortie_store::ResourceClient;
 const MAX_COOLDOWN_SECONDS: u32 = 1200;
 
 /// Parses the arguments into the change to make.
-pub fn change(args: &IpamConfigureArgs) -> CommandResult<ConfigChange> {
+pub fn parse_change(args: &IpamConfigureArgs) -> CommandResult<ConfigChange> {
     let strict_affinity = match args.strictaffinity.as_deref() {
         None => None,
         Some("true") => Some(true),

@@ -42,6 +42,16 @@ pub struct AttachmentJournals {
     pub unreadable: Vec<String>,
 }
 
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error("{0} bytes are too many for a record")]
+    TooLarge(u64),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 #[derive(Deserialize)]
 struct JournalRecord {
     id: JournalRecordId,
@@ -101,7 +111,7 @@ impl AttachmentJournals {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            match read(&path) {
+            match read_attachment(&path) {
                 Ok(attachment) => self.attachments.extend(attachment),
                 Err(error) => self.unreadable.push(format!("{}: {error}", path.display())),
             }
@@ -111,30 +121,28 @@ impl AttachmentJournals {
 }
 
 /// Reads an attachment; returns `None` if it is being removed, because then the node releases its addresses.
-fn read(path: &Path) -> Result<Option<LiveAttachment>, String> {
-    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+fn read_attachment(path: &Path) -> Result<Option<LiveAttachment>, RecordError> {
+    let length = std::fs::metadata(path)?.len();
     if length > MAX_RECORD_BYTES {
-        return Err(format!("{length} bytes are too many for a record"));
+        return Err(RecordError::TooLarge(length));
     }
-    let text = std::fs::read(path).map_err(|error| error.to_string())?;
-    let record: JournalRecord = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let record: JournalRecord = serde_json::from_slice(&std::fs::read(path)?)?;
     let ips = record.result.map(|result| result.ips).unwrap_or_default();
-    let address = |ip: &JournalAddress| ip.address.split('/').next().and_then(|text| text.parse().ok());
     Ok((record.phase != "removing").then(|| LiveAttachment {
         container_id: record.id.container_id,
         handle: record.handle,
         endpoint: record.endpoint,
-        addresses: ips.iter().filter_map(address).collect(),
+        addresses: ips.iter().filter_map(|ip| ip.address.split('/').next()?.parse().ok()).collect(),
     }))
 }
 
+/// Returns the name that the node has written to its state directory, or Calico to its own.
 fn node_name(state_dir: &Path) -> Option<String> {
-    let own = std::fs::read_to_string(state_dir.join("nodename"));
-    let calicos = || match state_dir == Path::new(DEFAULT_STATE_DIR) {
-        true => std::fs::read_to_string("/var/lib/calico/nodename").ok(),
-        false => None,
-    };
-    own.ok().or_else(calicos).map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
+    let mut name = std::fs::read_to_string(state_dir.join("nodename")).ok();
+    if name.is_none() && state_dir == Path::new(DEFAULT_STATE_DIR) {
+        name = std::fs::read_to_string("/var/lib/calico/nodename").ok();
+    }
+    name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
@@ -147,7 +155,7 @@ mod tests {
         "result":{"ips":[{"address":"10.0.0.1/32"},{"address":"fd00::1/128"}],"interfaces":[],"routes":[]}}"#;
 
     #[test]
-    fn live_attachments_are_found_and_what_cannot_be_read_is_named() {
+    fn live_attachments_are_found_unreadable_records_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let attachments = dir.path().join("attachments");
         std::fs::create_dir(&attachments).unwrap();

@@ -148,7 +148,7 @@ pub async fn run(args: &IpamArgs, global: &GlobalArgs, out: &mut dyn Write) -> C
         IpamCommand::Show(args) => show::show(args, &connect(&args.connection, global).await?, out).await,
         IpamCommand::Split(args) => split::split(args, &connect(&args.connection, global).await?, out).await,
         IpamCommand::Configure(args) => {
-            let change = configure::change(args)?;
+            let change = configure::parse_change(args)?;
             configure::configure(&change, &connect(&args.connection, global).await?, out).await
         }
     }
@@ -159,7 +159,7 @@ fn allocator(store: &ResourceClient) -> Allocator {
     Allocator::new(store.client().clone(), BlockOwner::host("calicoctl"))
 }
 
-fn address(text: &str) -> CommandResult<std::net::IpAddr> {
+fn parse_address(text: &str) -> CommandResult<std::net::IpAddr> {
     text.parse().map_err(|_| CommandError::message(format!("invalid IP address: '{text}'")))
 }
 
@@ -167,7 +167,7 @@ impl From<tortie_ipam::IpamError> for CommandError {
     fn from(error: tortie_ipam::IpamError) -> CommandError {
         match error {
             tortie_ipam::IpamError::Store(error) => CommandError::Store(error),
-            other => CommandError::message(other.to_string()),
+            other => CommandError::message(other),
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use super::journal::AttachmentJournals;
 use super::report::{CheckReport, LeakedAllocation, LeakedHandle};
-use super::show::blocks;
+use super::show::list_blocks;
 use super::users::AddressUsers;
-use super::{IpamReleaseArgs, address, allocator};
+use super::{IpamReleaseArgs, allocator, parse_address};
 use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, same};
-use crate::session::{cluster_information, text};
+use crate::session::{cluster_information, string_at};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -33,7 +33,7 @@ async fn release_address(
     store: &ResourceClient,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
-    let address = address(ip)?;
+    let address = parse_address(ip)?;
     if let Some(attachment) = AttachmentJournals::load(&args.journal).holder(address).filter(|_| !args.force)
     {
         return Err(CommandError::message(format!(
@@ -63,10 +63,10 @@ async fn release_leaks(
     let cluster = cluster_information(store).await?;
     check_reports(args, &reports, &cluster, out)?;
 
-    let leaks = in_all(&reports, |report| report.leaks().collect());
+    let leaks = intersect(&reports, |report| report.leaks().collect());
     writeln!(out, "Releasing {} old IPs...", leaks.len())?;
-    let blocks = blocks(&IpamRecords::new(store.client().clone())).await?;
-    let allocated = allocated(&blocks);
+    let blocks = list_blocks(&IpamRecords::new(store.client().clone())).await?;
+    let allocated = current_allocations(&blocks);
     let (left, gone): (Vec<LeakedAllocation>, Vec<LeakedAllocation>) =
         leaks.into_iter().partition(|leak| allocated.contains(leak));
     // The report may be older than a workload, and it may have been made on a host that cannot see the
@@ -76,7 +76,7 @@ async fn release_leaks(
     let (kept, left): (Vec<LeakedAllocation>, Vec<LeakedAllocation>) =
         left.into_iter().partition(|leak| users.by_address.contains_key(&leak.address));
     for leak in &kept {
-        writeln!(out, "Kept {}: it is in use by {}", leak.address, users.of(&leak.address))?;
+        writeln!(out, "Kept {}: it is in use by {}", leak.address, users.list(&leak.address))?;
     }
     let wanted: Vec<block::ReleaseRequest> = left
         .into_iter()
@@ -88,14 +88,14 @@ async fn release_leaks(
         .collect();
     let released = allocator(store).release(&wanted).await?;
     if let Some(error) = released.error {
-        return Err(CommandError::message(format!("failed to release IPs: {error}")));
+        return Err(CommandError::context("failed to release IPs", error));
     }
     writeln!(out, "Released {} IPs successfully", released.released.len())?;
     let gone = gone.len() + released.unallocated.len();
     if gone > 0 {
         writeln!(out, "{gone} addresses marked as leaked in the report had already been cleaned up.")?;
     }
-    let handles = in_all(&reports, |report| {
+    let handles = intersect(&reports, |report| {
         report.leaked_handles.iter().map(|handle| (handle.id.clone(), handle.revision.clone())).collect()
     });
     let handles: Vec<LeakedHandle> = handles
@@ -109,23 +109,27 @@ async fn release_leaks(
 
 /// Returns the current allocations. The sequence number distinguishes an allocation from an earlier one of
 /// the same address.
-fn allocated(blocks: &[AddressBlock]) -> BTreeSet<LeakedAllocation> {
-    let leak = |allocation: block::AddressAllocation<'_>| LeakedAllocation {
-        address: allocation.address,
-        handle: allocation.handle().unwrap_or_default().to_owned(),
-        sequence_number: allocation.sequence_number,
-    };
+fn current_allocations(blocks: &[AddressBlock]) -> BTreeSet<LeakedAllocation> {
     let allocations = blocks.iter().flat_map(block::allocations);
-    allocations.filter(|allocation| !allocation.is_cooling_down()).map(leak).collect()
+    allocations
+        .filter(|allocation| !allocation.is_cooling_down())
+        .map(|allocation| LeakedAllocation {
+            address: allocation.address,
+            handle: allocation.handle().unwrap_or_default().to_owned(),
+            sequence_number: allocation.sequence_number,
+        })
+        .collect()
 }
 
 /// Returns the items that all reports contain: any other item was in use at some time, or was added later.
-fn in_all<T: Ord>(reports: &[CheckReport], items: impl Fn(&CheckReport) -> BTreeSet<T>) -> BTreeSet<T> {
-    let common = |mut all: BTreeSet<T>, next: BTreeSet<T>| {
-        all.retain(|item| next.contains(item));
-        all
-    };
-    reports.iter().map(items).reduce(common).unwrap_or_default()
+fn intersect<T: Ord>(reports: &[CheckReport], items: impl Fn(&CheckReport) -> BTreeSet<T>) -> BTreeSet<T> {
+    let Some((first, others)) = reports.split_first() else { return BTreeSet::new() };
+    let mut common = items(first);
+    for report in others {
+        let found = items(report);
+        common.retain(|item| found.contains(item));
+    }
+    common
 }
 
 fn check_reports(
@@ -134,7 +138,7 @@ fn check_reports(
     cluster: &Value,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
-    let guid = text(cluster, "/spec/clusterGUID");
+    let guid = string_at(cluster, "/spec/clusterGUID");
     if let Some(other) = reports.iter().find(|report| report.cluster_guid != guid) {
         return Err(CommandError::message(format!(
             "the report is of another cluster: its GUID is {}, the GUID of this cluster is {guid}",
@@ -160,7 +164,7 @@ fn check_reports(
         }
         writeln!(out, "WARNING: {doubt}")?;
     }
-    let revision = text(cluster, "/metadata/resourceVersion");
+    let revision = string_at(cluster, "/metadata/resourceVersion");
     if !reports.iter().any(|report| report.cluster_information_revision == revision) {
         return Err(CommandError::message(
             "no report is of the present state: ClusterInformation has changed since; run 'calicoctl ipam check' again",
@@ -179,7 +183,9 @@ async fn delete_handles(
     }
     writeln!(out, "Deleting {} handles...", handles.len())?;
     writeln!(out, "Key: '.' = deleted, 'x' = skipped, it has changed since the report")?;
-    let (mut deleted, mut skipped, mut errors) = (0, 0, 0);
+    let mut deleted = 0;
+    let mut skipped = 0;
+    let mut errors = 0;
     for handle in handles {
         let key = StoreKey::Handle { id: handle.id.clone() };
         let result = match handle.revision.parse() {

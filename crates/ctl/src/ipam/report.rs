@@ -60,18 +60,16 @@ pub struct LeakedAllocation {
 
 impl CheckReport {
     pub fn read(file: &Path) -> CommandResult<CheckReport> {
-        let unreadable = |error: &dyn std::fmt::Display| {
-            CommandError::message(format!("failed to read report {}: {error}", file.display()))
-        };
-        let text = std::fs::read(file).map_err(|error| unreadable(&error))?;
-        serde_json::from_slice(&text).map_err(|error| unreadable(&error))
+        let read = std::fs::read(file).and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.map_err(|error| {
+            CommandError::context(format!("failed to read report {}", file.display()), error)
+        })
     }
 
     pub fn write(&self, file: &Path) -> CommandResult<()> {
-        let text =
-            serde_json::to_string_pretty(self).map_err(|error| CommandError::message(error.to_string()))?;
+        let text = serde_json::to_string_pretty(self)?;
         std::fs::write(file, text + "\n").map_err(|error| {
-            CommandError::message(format!("failed to write report {}: {error}", file.display()))
+            CommandError::context(format!("failed to write report {}", file.display()), error)
         })
     }
 

@@ -1,7 +1,7 @@
 //! `ipam show`: prints address usage, the user of an address, borrowed addresses, or the settings.
 
 use super::bordered_table::{self, ColumnAlign, five_digits};
-use super::{IpamShowArgs, address, allocator};
+use super::{IpamShowArgs, allocator, parse_address};
 use crate::failure::CommandResult;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use tortie_ipam::block::{AddressAllocation, allocations};
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::{self, AllocationPool};
+use tortie_ipam::reservation::ReservedRanges;
 use tortie_ipam::usage::{self, AddressUsage};
 use tortie_ipam::{IpamRecords, block, facts, space};
 use tortie_model::Kind;
@@ -18,7 +19,7 @@ use tortie_store::ResourceClient;
 pub async fn show(args: &IpamShowArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let records = IpamRecords::new(store.client().clone());
     match args {
-        IpamShowArgs { ip: Some(ip), .. } => show_address(&records, address(ip)?, out).await,
+        IpamShowArgs { ip: Some(ip), .. } => show_address(&records, parse_address(ip)?, out).await,
         IpamShowArgs { show_blocks: true, .. } => show_usage(&records, true, out).await,
         IpamShowArgs { show_borrowed: true, .. } => show_borrowed(&records, out).await,
         IpamShowArgs { show_configuration: true, .. } => show_configuration(store, out).await,
@@ -26,12 +27,12 @@ pub async fn show(args: &IpamShowArgs, store: &ResourceClient, out: &mut dyn Wri
     }
 }
 
-pub async fn pools(records: &IpamRecords) -> CommandResult<Vec<AllocationPool>> {
+pub async fn list_pools(records: &IpamRecords) -> CommandResult<Vec<AllocationPool>> {
     Ok(records.resources(Kind::IPPool).await?.iter().filter_map(facts::pool).collect())
 }
 
 /// Returns all blocks, sorted by address.
-pub async fn blocks(records: &IpamRecords) -> CommandResult<Vec<AddressBlock>> {
+pub async fn list_blocks(records: &IpamRecords) -> CommandResult<Vec<AddressBlock>> {
     let found = records.blocks(None).await?;
     let mut blocks: Vec<AddressBlock> = found.into_iter().map(|found| found.value).collect();
     blocks.sort_by_key(|block| (space::version(&block.cidr), block.cidr));
@@ -39,7 +40,7 @@ pub async fn blocks(records: &IpamRecords) -> CommandResult<Vec<AddressBlock>> {
 }
 
 async fn show_address(records: &IpamRecords, address: IpAddr, out: &mut dyn Write) -> CommandResult<()> {
-    let pools = pools(records).await?;
+    let pools = list_pools(records).await?;
     let cidr = pool::containing(&pools, address, true).and_then(|pool| pool.block_of(address));
     let found = match cidr {
         Some(cidr) => records.block(cidr).await?,
@@ -56,16 +57,16 @@ async fn show_address(records: &IpamRecords, address: IpAddr, out: &mut dyn Writ
         writeln!(out, "No Active Owner attributes defined")?;
     } else {
         writeln!(out, "Active Owner Attributes:")?;
-        attributes(&record.secondary, out)?;
+        print_attributes(&record.secondary, out)?;
     }
     if !record.alternate_owner.is_empty() {
         writeln!(out, "Alternate Owner Attributes:")?;
-        attributes(&record.alternate_owner, out)?;
+        print_attributes(&record.alternate_owner, out)?;
     }
     Ok(())
 }
 
-fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> CommandResult<()> {
+fn print_attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> CommandResult<()> {
     for (name, value) in attributes {
         writeln!(out, "  {name}: {value}")?;
     }
@@ -73,57 +74,44 @@ fn attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) -> Com
 }
 
 async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Write) -> CommandResult<()> {
-    let pools = pools(records).await?;
+    let pools = list_pools(records).await?;
     let reservations = facts::reservations(&records.resources(Kind::IPReservation).await?);
-    let blocks = blocks(records).await?;
+    let blocks = list_blocks(records).await?;
     let mut rows = Vec::new();
     for pool in &pools {
-        let inside = || blocks.iter().filter(|block| pool.cidr.contains(&block.cidr));
-        let usage = usage::of_pool(&pool.cidr, inside(), &reservations);
-        rows.push(row("IP Pool", pool.cidr.to_string(), usage));
+        let inside: Vec<_> = blocks.iter().filter(|block| pool.cidr.contains(&block.cidr)).collect();
+        let usage = usage::of_pool(&pool.cidr, inside.iter().copied(), &reservations);
+        rows.push(usage_row("IP Pool", pool.cidr.to_string(), usage));
         if with_blocks {
-            let each = inside()
-                .map(|block| row("Block", block.cidr.to_string(), usage::of_block(block, &reservations)));
-            rows.extend(each);
+            rows.extend(inside.iter().map(|block| block_row(block, &reservations)));
         }
     }
     if with_blocks {
         let orphans = blocks.iter().filter(|block| !pools.iter().any(|p| p.cidr.contains(&block.cidr)));
-        rows.extend(
-            orphans.map(|block| row("Block", block.cidr.to_string(), usage::of_block(block, &reservations))),
-        );
+        rows.extend(orphans.map(|block| block_row(block, &reservations)));
     }
     let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
-    let align = [
-        ColumnAlign::Natural,
-        ColumnAlign::Natural,
-        ColumnAlign::Right,
-        ColumnAlign::Right,
-        ColumnAlign::Right,
-        ColumnAlign::Right,
-    ];
+    let mut align = [ColumnAlign::Right; 6];
+    align[..2].fill(ColumnAlign::Natural);
     bordered_table::print(out, headers, align, &rows)?;
     Ok(())
 }
 
-fn row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {
-    let total = usage.total as f64;
-    let part = |number: u128| {
-        let number = number as f64;
-        format!("{} ({:.0}%)", five_digits(number), 100.0 * number / total)
-    };
-    [
-        grouping.to_owned(),
-        cidr,
-        five_digits(total),
-        part(usage.in_use),
-        part(usage.reserved),
-        part(usage.free),
-    ]
+fn block_row(block: &AddressBlock, reservations: &ReservedRanges) -> [String; 6] {
+    usage_row("Block", block.cidr.to_string(), usage::of_block(block, reservations))
+}
+
+fn usage_row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {
+    let AddressUsage { total, in_use, reserved, free } = usage;
+    let [in_use, reserved, free] = [in_use, reserved, free].map(|number| {
+        let percent = 100.0 * number as f64 / total as f64;
+        format!("{} ({percent:.0}%)", five_digits(number as f64))
+    });
+    [grouping.to_owned(), cidr, five_digits(total as f64), in_use, reserved, free]
 }
 
 async fn show_borrowed(records: &IpamRecords, out: &mut dyn Write) -> CommandResult<()> {
-    let blocks = blocks(records).await?;
+    let blocks = list_blocks(records).await?;
     let mut rows = Vec::new();
     let mut without_node = 0;
     for allocation in blocks.iter().flat_map(allocations).filter(|a| !a.is_cooling_down()) {
@@ -131,7 +119,7 @@ async fn show_borrowed(records: &IpamRecords, out: &mut dyn Write) -> CommandRes
         match allocation.attribute(attribute::NODE_ATTRIBUTE) {
             None => without_node += 1,
             Some(node) if owner != Some(node) => {
-                let (kind, holder) = holder(&allocation);
+                let (kind, holder) = describe_holder(&allocation);
                 rows.push([
                     allocation.address.to_string(),
                     node.to_owned(),
@@ -161,29 +149,34 @@ pub fn block_owner(block: &AddressBlock) -> Option<&str> {
     block.owner().map(|(_, name)| name)
 }
 
-fn holder(allocation: &AddressAllocation<'_>) -> (String, String) {
-    let named = |name: &str| allocation.attribute(name).unwrap_or_default().to_owned();
-    let namespaced = |name: String| format!("{}/{name}", named(attribute::NAMESPACE_ATTRIBUTE));
-    if let Some(machine) = allocation.attribute("vmi-name") {
-        ("vmi".to_owned(), namespaced(machine.to_owned()))
-    } else if let Some(pod) = allocation.attribute(attribute::POD_ATTRIBUTE) {
-        ("pod".to_owned(), namespaced(pod.to_owned()))
-    } else {
-        (named(attribute::TYPE_ATTRIBUTE), named(attribute::NODE_ATTRIBUTE))
+/// Returns an attribute of an allocation; empty if it has none of that name.
+pub fn attribute_text(allocation: &AddressAllocation<'_>, name: &str) -> String {
+    allocation.attribute(name).unwrap_or_default().to_owned()
+}
+
+/// Returns the kind and the name of the holder of an address.
+fn describe_holder(allocation: &AddressAllocation<'_>) -> (String, String) {
+    let namespace = attribute_text(allocation, attribute::NAMESPACE_ATTRIBUTE);
+    for (kind, name) in [("vmi", "vmi-name"), ("pod", attribute::POD_ATTRIBUTE)] {
+        if let Some(holder) = allocation.attribute(name) {
+            return (kind.to_owned(), format!("{namespace}/{holder}"));
+        }
     }
+    let kind = attribute_text(allocation, attribute::TYPE_ATTRIBUTE);
+    (kind, attribute_text(allocation, attribute::NODE_ATTRIBUTE))
 }
 
 async fn show_configuration(store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
     let config = allocator(store).config().await?;
     let persistence = config.kubevirt_vm_address_persistence.as_deref().unwrap_or("Enabled");
-    let row = |name: &str, value: String| [name.to_owned(), value];
     let rows = [
-        row("StrictAffinity", config.strict_affinity.to_string()),
-        row("AutoAllocateBlocks", config.auto_allocate_blocks.to_string()),
-        row("MaxBlocksPerHost", config.max_blocks_per_host.to_string()),
-        row("KubeVirtVMAddressPersistence", format!("{persistence:?}")),
-        row("IPCooldownSeconds", config.ip_cooldown_seconds.to_string()),
-    ];
+        ("StrictAffinity", config.strict_affinity.to_string()),
+        ("AutoAllocateBlocks", config.auto_allocate_blocks.to_string()),
+        ("MaxBlocksPerHost", config.max_blocks_per_host.to_string()),
+        ("KubeVirtVMAddressPersistence", format!("{persistence:?}")),
+        ("IPCooldownSeconds", config.ip_cooldown_seconds.to_string()),
+    ]
+    .map(|(name, value)| [name.to_owned(), value]);
     bordered_table::print(out, ["PROPERTY", "VALUE"], [ColumnAlign::Natural; 2], &rows)?;
     Ok(())
 }

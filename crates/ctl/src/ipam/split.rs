@@ -3,6 +3,7 @@
 use super::IpamSplitArgs;
 use crate::failure::{CommandError, CommandResult};
 use crate::migrate::lock::is_locked;
+use crate::session::string_at;
 use serde_json::json;
 use std::io::Write;
 use tortie_ipam::space;
@@ -34,9 +35,9 @@ pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn W
             "the datastore is not locked: run 'calicoctl datastore migrate lock' before splitting an IP pool",
         ));
     }
-    let pool = find(args, store).await?;
+    let pool = find_pool(args, store).await?;
     let name = pool.metadata().name.clone();
-    let pieces = pieces(&pool, number)?;
+    let pieces = divide(&pool, number)?;
 
     let mut old = pool.to_value();
     old["spec"]["disabled"] = json!(true);
@@ -51,30 +52,25 @@ pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn W
     writeln!(out, "IP Pool {name} was successfully split into {number} smaller pools.")?;
     for piece in &pieces {
         let object = piece.to_value();
-        writeln!(
-            out,
-            "Created {} with CIDR {}.",
-            piece.metadata().name,
-            crate::session::text(&object, "/spec/cidr")
-        )?;
+        writeln!(out, "Created {} with CIDR {}.", piece.metadata().name, string_at(&object, "/spec/cidr"))?;
     }
     Ok(())
 }
 
-async fn find(args: &IpamSplitArgs, store: &ResourceClient) -> CommandResult<Resource> {
+async fn find_pool(args: &IpamSplitArgs, store: &ResourceClient) -> CommandResult<Resource> {
     if let Some(name) = &args.name {
         return Ok(store.get(Kind::IPPool, "", name).await?);
     }
     let wanted = args.cidr.as_deref().unwrap_or_default();
     let pools = store.list(Kind::IPPool, None).await?.items;
-    let is_wanted = |pool: &Resource| crate::session::text(&pool.to_value(), "/spec/cidr") == wanted;
-    pools.into_iter().find(is_wanted).ok_or_else(|| {
+    let found = pools.into_iter().find(|pool| string_at(&pool.to_value(), "/spec/cidr") == wanted);
+    found.ok_or_else(|| {
         CommandError::message(format!("Unable to find IP pool covering the specified CIDR {wanted}"))
     })
 }
 
 /// Returns the new pools: enabled, and otherwise identical to the old pool except for name and CIDR.
-fn pieces(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
+fn divide(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
     let read = tortie_ipam::facts::pool(pool);
     let read = read.ok_or_else(|| CommandError::message("the pool's CIDR or block size is not valid"))?;
     let bits = u8::try_from(number.trailing_zeros()).unwrap_or(u8::MAX);
@@ -111,7 +107,7 @@ fn pieces(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
 }
 
 fn resource(object: serde_json::Value) -> CommandResult<Resource> {
-    Resource::from_store(Kind::IPPool, object).map_err(|error| CommandError::message(error.to_string()))
+    Resource::from_store(Kind::IPPool, object).map_err(CommandError::message)
 }
 
 fn create(pool: Resource) -> EntryChange {

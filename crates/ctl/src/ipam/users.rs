@@ -2,7 +2,7 @@
 
 use super::journal::AttachmentJournals;
 use crate::failure::CommandResult;
-use crate::session::text;
+use crate::session::string_at;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -60,7 +60,7 @@ impl AddressUsers {
     }
 
     /// Returns the users of an address as text.
-    pub fn of(&self, address: &IpAddr) -> String {
+    pub fn list(&self, address: &IpAddr) -> String {
         self.by_address.get(address).map(|users| users.join(", ")).unwrap_or_default()
     }
 
@@ -84,7 +84,7 @@ impl AddressUsers {
             let object = node.to_value();
             self.nodes.insert(node.metadata().name.clone());
             for field in TUNNEL_FIELDS {
-                if let Ok(address) = text(&object, field).parse::<IpAddr>() {
+                if let Ok(address) = string_at(&object, field).parse::<IpAddr>() {
                     count += 1;
                     self.show(address, format!("Node({})", node.metadata().name), show_all, out)?;
                 }
@@ -115,10 +115,9 @@ impl AddressUsers {
         }
         for allocation in blocks.iter().flat_map(block::allocations) {
             if allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some("LoadBalancer") {
-                let name = |word: &str| allocation.attribute(word).unwrap_or_default().to_owned();
-                let service =
-                    format!("Service({}/{})", name(attribute::NAMESPACE_ATTRIBUTE), name("service"));
-                self.add(allocation.address, service);
+                let namespace = allocation.attribute(attribute::NAMESPACE_ATTRIBUTE).unwrap_or_default();
+                let name = allocation.attribute("service").unwrap_or_default();
+                self.add(allocation.address, format!("Service({namespace}/{name})"));
             }
         }
         writeln!(out, "Services of Kubernetes cannot be read, taking their addresses as in use\n")?;

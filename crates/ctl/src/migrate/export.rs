@@ -24,19 +24,19 @@ pub async fn export(
         ));
     }
     let mut names = NodeNames::new();
-    let mut progress = ProgressLine::of_parts("Exporting kinds", EXPORTED_KINDS.len());
+    let mut progress = ProgressLine::always("Exporting kinds", EXPORTED_KINDS.len());
     for kind in EXPORTED_KINDS.iter().copied() {
         progress.step();
         let mut list = store.list(kind, None).await?;
         list.items.retain(|resource| !is_from_kubernetes(resource) && !is_synthetic(resource));
         for resource in &mut list.items {
-            clean(resource);
-            rename(resource, &mut names);
+            clear_generated_metadata(resource);
+            rename_node(resource, &mut names);
         }
         writeln!(out, "{}---", codec::to_yaml(&list.to_value()))?;
     }
     writeln!(out, "{PART_SEPARATOR}{}", codec::to_json(&cluster_information(&store).await?))?;
-    let addresses = AddressRecords::pull(store.client(), &names).await.map_err(CommandError::Message)?;
+    let addresses = AddressRecords::load(store.client(), &names).await?;
     let addresses = serde_json::to_value(&addresses).unwrap_or_default();
     writeln!(out, "{PART_SEPARATOR}{}", codec::to_json(&addresses))?;
     out.flush()?;
@@ -54,7 +54,7 @@ fn is_synthetic(resource: &Resource) -> bool {
 }
 
 /// Removes the metadata that the target store generates.
-fn clean(resource: &mut Resource) {
+fn clear_generated_metadata(resource: &mut Resource) {
     let meta = resource.metadata_mut();
     meta.uid.clear();
     meta.resource_version.clear();
@@ -65,7 +65,7 @@ fn clean(resource: &mut Resource) {
 }
 
 /// Renames nodes to their Kubernetes names, together with their own configuration and their endpoints.
-fn rename(resource: &mut Resource, names: &mut NodeNames) {
+fn rename_node(resource: &mut Resource, names: &mut NodeNames) {
     let name = resource.metadata().name.clone();
     let new = match resource.kind() {
         Kind::Node => kubernetes_name(resource).inspect(|new| {
@@ -83,8 +83,8 @@ fn rename(resource: &mut Resource, names: &mut NodeNames) {
         && let Some(new) = names.get(&endpoint.spec.node)
     {
         // The endpoint's name begins with that of the node, with dashes doubled.
-        let (old, own) = (endpoint.spec.node.replace('-', "--"), endpoint.metadata.name.clone());
-        if let Some(rest) = own.strip_prefix(&format!("{old}-")) {
+        let prefix = format!("{}-", endpoint.spec.node.replace('-', "--"));
+        if let Some(rest) = endpoint.metadata.name.strip_prefix(&prefix) {
             endpoint.metadata.name = format!("{}-{rest}", new.replace('-', "--"));
         }
         endpoint.spec.node = new.clone();
@@ -113,7 +113,7 @@ mod tests {
     fn nodes_and_their_configuration_are_renamed_together() {
         let mut names = NodeNames::new();
         let mut name = |mut resource: Resource| {
-            rename(&mut resource, &mut names);
+            rename_node(&mut resource, &mut names);
             resource.metadata().name.clone()
         };
         let references = json!({"orchRefs": [{"orchestrator": "k8s", "nodeName": "new"}]});
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn exported_objects_carry_nothing_of_their_cluster() {
         let mut resource = object(Kind::Tier, "t", json!({}));
-        clean(&mut resource);
+        clear_generated_metadata(&mut resource);
         assert_eq!(resource.to_value()["metadata"], json!({"name": "t"}));
     }
 }

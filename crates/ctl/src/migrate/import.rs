@@ -1,17 +1,17 @@
 //! `datastore migrate import`: loads an exported file into an empty datastore, which stays locked.
 
 use super::export::is_from_kubernetes;
-use super::ipam::{AddressRecords, NodeNames};
+use super::ipam::{AddressRecordError, AddressRecords, NodeNames};
 use super::lock::{change_cluster_information, set_locked};
 use super::{EXPORTED_KINDS, PART_SEPARATOR};
 use crate::cli::ImportArgs;
 use crate::commands::write::apply_all;
 use crate::failure::{CommandError, CommandResult};
-use crate::input;
+use crate::input::{self, InputError};
 use crate::outcome::APPLY_WORDING;
 use crate::output::go;
 use crate::progress::ProgressLine;
-use crate::session::{connect_quietly, text};
+use crate::session::{connect_quietly, string_at};
 use serde_json::{Value as Json, json};
 use std::io::Write;
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
@@ -19,12 +19,10 @@ use tortie_store::ResourceClient;
 
 pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()> {
     // Parse the whole file before anything is written.
-    let bytes = input::bytes(&args.filename)?;
+    let bytes = input::read_bytes(&args.filename)?;
     let contents = MigrationFile::parse(&bytes).map_err(|error| {
-        CommandError::message(format!(
-            "error while reading migration file: {}: {error}",
-            args.filename.display()
-        ))
+        let file = args.filename.display();
+        CommandError::context(format!("error while reading migration file: {file}"), error)
     })?;
     let store = connect_quietly(&args.connection).await?;
     check_empty(&store).await?;
@@ -32,16 +30,13 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     set_locked(&store, true, out).await?;
     // The Calico fields of nodes are written even if Kubernetes creates the nodes.
     let capabilities = store.client().capabilities();
-    let resources = contents
-        .resources
-        .into_iter()
-        .filter(|resource| resource.kind() == Kind::Node || !capabilities.derives(resource.kind()))
-        .collect();
+    let mut resources = contents.resources;
+    resources.retain(|resource| resource.kind() == Kind::Node || !capabilities.derives(resource.kind()));
     let outcome = apply_all(&store, resources).await;
     let report = outcome.report(APPLY_WORDING);
     out.write_all(report.out.as_bytes())?;
     if let Some(error) = report.error {
-        return Err(CommandError::message(format!("failed to import v3 resources: {error}")));
+        return Err(CommandError::context("failed to import v3 resources", error));
     }
     change_cluster_information(&store, &contents.cluster).await?;
     writeln!(out, "Importing IPAM resources")?;
@@ -58,7 +53,7 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     if !errors.is_empty() {
         let done = total - errors.len();
         writeln!(out, "Partial success: applied {done} out of {total} IPAM resources:")?;
-        return Err(CommandError::message(format!("hit error(s): {}", go::list(errors))));
+        return Err(CommandError::context("hit error(s)", go::list(errors)));
     }
     writeln!(out, "Successfully applied {total} IPAM resource(s)")?;
     writeln!(
@@ -76,47 +71,56 @@ struct MigrationFile {
     addresses: Vec<(StoreKey, StoreValue)>,
 }
 
+#[derive(Debug, thiserror::Error)]
+enum MigrationFileError {
+    #[error(transparent)]
+    Text(#[from] std::str::Utf8Error),
+    #[error("improperly formatted. Try recreating with 'calicoctl datastore migrate export'")]
+    Parts,
+    #[error(transparent)]
+    Resources(#[from] InputError),
+    #[error("cluster information: {0}")]
+    Cluster(serde_json::Error),
+    #[error("IPAM resources: {0}")]
+    Addresses(serde_json::Error),
+    #[error(transparent)]
+    AddressRecord(#[from] AddressRecordError),
+}
+
 impl MigrationFile {
-    fn parse(bytes: &[u8]) -> std::result::Result<MigrationFile, String> {
-        let whole = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-        let parts: Vec<&str> = whole.split(PART_SEPARATOR).collect();
-        let [resources, cluster, addresses] = parts.as_slice() else {
-            return Err(
-                "improperly formatted. Try recreating with 'calicoctl datastore migrate export'".to_owned()
-            );
-        };
-        let mut resources = input::parse(resources.as_bytes()).map_err(|error| error.to_string())?;
+    fn parse(bytes: &[u8]) -> Result<MigrationFile, MigrationFileError> {
+        let parts: Vec<&str> = std::str::from_utf8(bytes)?.split(PART_SEPARATOR).collect();
+        let [resources, cluster, addresses] = parts.as_slice() else { return Err(MigrationFileError::Parts) };
+        let mut resources = input::parse(resources.as_bytes())?;
         // Peers refer to filters, which must be created first; otherwise the order of the file is correct.
         resources.sort_by_key(|resource| resource.kind() != Kind::BGPFilter);
-        let cluster: Json =
-            serde_json::from_str(cluster).map_err(|error| format!("cluster information: {error}"))?;
+        let cluster: Json = serde_json::from_str(cluster).map_err(MigrationFileError::Cluster)?;
         let addresses: AddressRecords =
-            serde_json::from_str(addresses).map_err(|error| format!("IPAM resources: {error}"))?;
-        let field = |name| (name, json!(text(&cluster, &format!("/spec/{name}"))));
-        Ok(MigrationFile {
-            resources,
-            cluster: vec![field("clusterGUID"), field("clusterType"), field("calicoVersion")],
-            addresses: addresses.entries()?,
-        })
+            serde_json::from_str(addresses).map_err(MigrationFileError::Addresses)?;
+        let cluster = ["clusterGUID", "clusterType", "calicoVersion"]
+            .map(|name| (name, json!(string_at(&cluster, &format!("/spec/{name}")))))
+            .to_vec();
+        Ok(MigrationFile { resources, cluster, addresses: addresses.entries()? })
     }
 }
 
 /// Rejects a store that is already in use.
 async fn check_empty(store: &ResourceClient) -> CommandResult<()> {
-    let taken =
-        |what: String| CommandError::message(format!("datastore already has Calico resources: {what}"));
     for kind in EXPORTED_KINDS.iter().copied() {
         if store.client().capabilities().derives(kind) {
             continue;
         }
         let list = store.list(kind, None).await?;
         if list.items.iter().any(|resource| !is_default(resource)) {
-            return Err(taken(format!("found existing Calico {kind} resource")));
+            return Err(CommandError::message(format!(
+                "datastore already has Calico resources: found existing Calico {kind} resource"
+            )));
         }
     }
-    let addresses =
-        AddressRecords::pull(store.client(), &NodeNames::new()).await.map_err(CommandError::Message)?;
-    if addresses.is_empty() { Ok(()) } else { Err(taken("found existing IPAM resources".to_owned())) }
+    if AddressRecords::load(store.client(), &NodeNames::new()).await?.is_empty() {
+        return Ok(());
+    }
+    Err(CommandError::message("datastore already has Calico resources: found existing IPAM resources"))
 }
 
 /// Returns whether the resource exists without a user having created it.
@@ -167,7 +171,7 @@ metadata: {}
 
     #[test]
     fn another_file_is_refused() {
-        let error = |text: &str| MigrationFile::parse(text.as_bytes()).err().unwrap();
+        let error = |text: &str| MigrationFile::parse(text.as_bytes()).err().unwrap().to_string();
         assert!(error("kind: Tier").starts_with("improperly formatted."));
         assert!(error("===\nnonsense\n===\n{}").starts_with("cluster information: "));
         assert!(error("===\n{}\n===\nnonsense").starts_with("IPAM resources: "));

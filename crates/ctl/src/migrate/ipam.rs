@@ -6,12 +6,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tortie_model::ipam::TunnelType;
 use tortie_model::key::AffinityType;
+use tortie_model::value::ValueError;
 use tortie_model::{KeyRange, StoreKey, StoreValue};
 use tortie_store::backend::etcd::keys;
-use tortie_store::{StoreClient, StoreEntry, StoreError};
+use tortie_store::{StoreClient, StoreError};
 
 /// Maps old to new node names.
 pub type NodeNames = BTreeMap<String, String>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum AddressRecordError {
+    #[error("{0} is not the key of an address record")]
+    WrongKey(String),
+    #[error("{key}: {source}")]
+    Encode { key: String, source: serde_json::Error },
+    #[error("{key}: {source}")]
+    Decode { key: String, source: ValueError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AddressRecords {
@@ -36,28 +49,30 @@ pub struct AddressRecord {
 }
 
 impl AddressRecord {
-    fn new(key: &StoreKey, value: &StoreValue) -> Result<AddressRecord, String> {
-        let path = keys::path(key);
-        let value = serde_json::from_slice(&value.encode()).map_err(|error| format!("{path}: {error}"))?;
-        Ok(AddressRecord { key: path, value, ttl: 0 })
+    fn new(key: &StoreKey, value: &StoreValue) -> Result<AddressRecord, AddressRecordError> {
+        let key = keys::path(key);
+        match serde_json::from_slice(&value.encode()) {
+            Ok(value) => Ok(AddressRecord { key, value, ttl: 0 }),
+            Err(source) => Err(AddressRecordError::Encode { key, source }),
+        }
     }
 
-    fn read(&self) -> Result<(StoreKey, StoreValue), String> {
-        let key = keys::parse(&self.key)
-            .ok_or_else(|| format!("{} is not the key of an address record", self.key))?;
-        let bytes = self.value.to_string();
-        let value =
-            StoreValue::decode(&key, bytes.as_bytes()).map_err(|error| format!("{}: {error}", self.key))?;
+    fn decode(&self) -> Result<(StoreKey, StoreValue), AddressRecordError> {
+        let key = keys::parse(&self.key).ok_or_else(|| AddressRecordError::WrongKey(self.key.clone()))?;
+        let value = StoreValue::decode(&key, self.value.to_string().as_bytes())
+            .map_err(|source| AddressRecordError::Decode { key: self.key.clone(), source })?;
         Ok((key, value))
     }
 }
 
 impl AddressRecords {
     /// Reads all address records of a store.
-    pub async fn pull(client: &StoreClient, names: &NodeNames) -> Result<AddressRecords, String> {
-        let affinities = |affinity| KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
-        let mut block_affinities = list(client, affinities(AffinityType::Host), names).await?;
-        block_affinities.extend(list(client, affinities(AffinityType::Virtual), names).await?);
+    pub async fn load(client: &StoreClient, names: &NodeNames) -> Result<AddressRecords, AddressRecordError> {
+        let mut block_affinities = Vec::new();
+        for affinity in [AffinityType::Host, AffinityType::Virtual] {
+            let range = KeyRange::BlockAffinities { affinity, owner: None, ip_version: None };
+            block_affinities.extend(list(client, range, names).await?);
+        }
         Ok(AddressRecords {
             block_affinities,
             blocks: list(client, KeyRange::Blocks { ip_version: None }, names).await?,
@@ -75,8 +90,8 @@ impl AddressRecords {
     }
 
     /// Decodes every record; fails on the first invalid one, before anything is written.
-    pub fn entries(&self) -> Result<Vec<(StoreKey, StoreValue)>, String> {
-        self.records().map(AddressRecord::read).collect()
+    pub fn entries(&self) -> Result<Vec<(StoreKey, StoreValue)>, AddressRecordError> {
+        self.records().map(AddressRecord::decode).collect()
     }
 }
 
@@ -84,55 +99,55 @@ async fn list(
     client: &StoreClient,
     range: KeyRange,
     names: &NodeNames,
-) -> Result<Vec<AddressRecord>, String> {
-    let listing = client.list(&range).await.map_err(|error: StoreError| error.to_string())?;
+) -> Result<Vec<AddressRecord>, AddressRecordError> {
+    let listing = client.list(&range).await?;
     // Migrating without a record would lose addresses.
-    if let Some(error) = listing.unreadable.first() {
-        return Err(error.to_string());
+    if let Some(error) = listing.unreadable.into_iter().next() {
+        return Err(error.into());
     }
-    let renamed = |StoreEntry { key, value, .. }: StoreEntry| {
-        let (key, value) = rename(key, value, names);
-        AddressRecord::new(&key, &value)
-    };
-    listing.entries.into_iter().map(renamed).collect()
+    let mut records = Vec::new();
+    for mut entry in listing.entries {
+        rename_nodes(&mut entry.key, &mut entry.value, names);
+        records.push(AddressRecord::new(&entry.key, &entry.value)?);
+    }
+    Ok(records)
 }
 
 /// Replaces node names in a record with the new ones.
-fn rename(key: StoreKey, value: StoreValue, names: &NodeNames) -> (StoreKey, StoreValue) {
-    let node = |name: &str| names.get(name).cloned();
-    let handle = |id: &str| {
-        let (tunnel, of) = TunnelType::of_handle(id)?;
-        node(of).map(|new| tunnel.handle(&new))
-    };
-    let key = match key {
-        StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, cidr } => StoreKey::BlockAffinity {
-            affinity: AffinityType::Host,
-            owner: node(&owner).unwrap_or(owner),
-            cidr,
-        },
-        StoreKey::Handle { id } => StoreKey::Handle { id: handle(&id).unwrap_or(id) },
-        other => other,
-    };
-    let value = match value {
-        StoreValue::Block(mut block) => {
-            if let Some((AffinityType::Host, owner)) = block.owner()
-                && let Some(new) = node(owner)
-            {
-                block.affinity = Some(format!("host:{new}"));
+fn rename_nodes(key: &mut StoreKey, value: &mut StoreValue, names: &NodeNames) {
+    match key {
+        StoreKey::BlockAffinity { affinity: AffinityType::Host, owner, .. } => {
+            if let Some(new) = names.get(owner) {
+                owner.clone_from(new);
             }
-            for attribute in block.attributes.iter_mut().map(Arc::make_mut) {
-                if let Some(new) = attribute.secondary.get("node").and_then(|name| node(name)) {
-                    attribute.secondary.insert("node".to_owned(), new);
-                }
-                if let Some(new) = attribute.handle_id.as_deref().and_then(handle) {
-                    attribute.handle_id = Some(new);
-                }
-            }
-            StoreValue::Block(block)
         }
-        other => other,
-    };
-    (key, value)
+        StoreKey::Handle { id } => {
+            if let Some(new) = renamed_handle(id, names) {
+                *id = new;
+            }
+        }
+        _ => {}
+    }
+    let StoreValue::Block(block) = value else { return };
+    if let Some((AffinityType::Host, owner)) = block.owner()
+        && let Some(new) = names.get(owner)
+    {
+        block.affinity = Some(format!("host:{new}"));
+    }
+    for attribute in block.attributes.iter_mut().map(Arc::make_mut) {
+        if let Some(new) = attribute.secondary.get("node").and_then(|name| names.get(name)) {
+            attribute.secondary.insert("node".to_owned(), new.clone());
+        }
+        if let Some(new) = attribute.handle_id.as_deref().and_then(|id| renamed_handle(id, names)) {
+            attribute.handle_id = Some(new);
+        }
+    }
+}
+
+/// Returns the new handle of a tunnel address, if the node of the tunnel is renamed.
+fn renamed_handle(id: &str, names: &NodeNames) -> Option<String> {
+    let (tunnel, node) = TunnelType::of_handle(id)?;
+    Some(tunnel.handle(names.get(node)?))
 }
 
 #[cfg(test)]
@@ -145,8 +160,8 @@ mod tests {
     }
 
     fn renamed(record: &AddressRecord, names: &NodeNames) -> AddressRecord {
-        let (key, value) = record.read().unwrap();
-        let (key, value) = rename(key, value, names);
+        let (mut key, mut value) = record.decode().unwrap();
+        rename_nodes(&mut key, &mut value, names);
         AddressRecord::new(&key, &value).unwrap()
     }
 
@@ -180,17 +195,13 @@ mod tests {
     fn records_that_are_none_are_refused() {
         let addresses =
             AddressRecords { handles: vec![record("/elsewhere", json!({}))], ..AddressRecords::default() };
-        assert_eq!(addresses.entries().unwrap_err(), "/elsewhere is not the key of an address record");
+        let error = |addresses: &AddressRecords| addresses.entries().unwrap_err().to_string();
+        assert_eq!(error(&addresses), "/elsewhere is not the key of an address record");
         let addresses = AddressRecords {
             blocks: vec![record("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26", json!(7))],
             ..AddressRecords::default()
         };
-        assert!(
-            addresses
-                .entries()
-                .unwrap_err()
-                .starts_with("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26: ")
-        );
+        assert!(error(&addresses).starts_with("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26: "));
     }
 
     #[test]

@@ -9,22 +9,15 @@ use std::io::Write;
 use tortie_model::{Kind, Resource};
 use tortie_store::ResourceClient;
 
+/// Locks or unlocks the datastore.
 pub async fn lock(
     connection: &ConnectionArgs,
     global: &GlobalArgs,
+    locked: bool,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
     let store = connect(connection, global).await?;
-    set_locked(&store, true, out).await
-}
-
-pub async fn unlock(
-    connection: &ConnectionArgs,
-    global: &GlobalArgs,
-    out: &mut dyn Write,
-) -> CommandResult<()> {
-    let store = connect(connection, global).await?;
-    set_locked(&store, false, out).await
+    set_locked(&store, locked, out).await
 }
 
 pub async fn set_locked(store: &ResourceClient, locked: bool, out: &mut dyn Write) -> CommandResult<()> {
@@ -36,9 +29,8 @@ pub async fn set_locked(store: &ResourceClient, locked: bool, out: &mut dyn Writ
 
 pub async fn is_locked(store: &ResourceClient) -> CommandResult<bool> {
     let cluster = cluster_information(store).await.map_err(|error| {
-        CommandError::message(format!(
-            "error while checking if datastore was locked: error retrieving ClusterInformation: {error}"
-        ))
+        let context = "error while checking if datastore was locked: error retrieving ClusterInformation";
+        CommandError::context(context, error)
     })?;
     Ok(cluster.pointer("/spec/datastoreReady") == Some(&Value::Bool(false)))
 }
@@ -48,15 +40,13 @@ pub async fn change_cluster_information(
     store: &ResourceClient,
     fields: &[(&str, Value)],
 ) -> CommandResult<()> {
-    let change = |current: Resource| {
+    modify_managed(store, (Kind::ClusterInformation, "", "default"), |current| {
         let mut object = current.to_value();
         for (field, value) in fields {
             object["spec"][*field] = value.clone();
         }
-        Resource::from_store(Kind::ClusterInformation, object).map_err(|error| error.to_string())
-    };
-    modify_managed(store, (Kind::ClusterInformation, "", "default"), change)
-        .await
-        .map_err(|error| CommandError::message(error.to_string()))?;
+        Resource::from_store(Kind::ClusterInformation, object).map_err(CommandError::message)
+    })
+    .await?;
     Ok(())
 }

@@ -21,15 +21,18 @@ pub async fn migrate(
     out: &mut dyn Write,
 ) -> CommandResult<()> {
     let store = connect(connection, global).await?;
-    let (mut migrated, mut errors) = (0, Vec::new());
+    let mut migrated = 0;
+    let mut errors = Vec::new();
     for kind in RENAMED_KINDS.iter().copied() {
         let listing = store.client().list(&KeyRange::all(kind)).await?;
         errors.extend(listing.unreadable.iter().map(ToString::to_string));
         for entry in listing.entries {
-            let Some(operation) = moved(entry) else { continue };
+            let Some(operation) = rename_policy(entry) else { continue };
             match store.client().carry_out(operation.clone()).await {
                 Ok(OperationOutcome::Done(_)) => migrated += 1,
-                Ok(OperationOutcome::Refused(refused)) => errors.push(refusal(&refused.key, &operation)),
+                Ok(OperationOutcome::Refused(refused)) => {
+                    errors.push(describe_conflict(&refused.key, &operation));
+                }
                 Err(error) => errors.push(error.to_string()),
             }
         }
@@ -37,22 +40,23 @@ pub async fn migrate(
     if !errors.is_empty() {
         let failed = errors.len();
         writeln!(out, "Migrated {migrated} policies, {failed} failed.")?;
-        return Err(CommandError::Message(errors.join("\n")));
+        return Err(CommandError::message(errors.join("\n")));
     }
     writeln!(out, "Policy name migration complete, migrated {migrated} policies.")?;
     Ok(())
 }
 
-fn refusal(key: &StoreKey, operation: &StoreOperation) -> String {
-    match operation.commit.iter().any(|create| create.key() == key) {
-        true => format!("{key} exists already; delete it or the old one, then run this again"),
-        false => format!("{key} was changed meanwhile; run this again"),
+fn describe_conflict(key: &StoreKey, operation: &StoreOperation) -> String {
+    if operation.commit.iter().any(|create| create.key() == key) {
+        format!("{key} exists already; delete it or the old one, then run this again")
+    } else {
+        format!("{key} was changed meanwhile; run this again")
     }
 }
 
 /// Returns the operation that moves a policy from its old key to the key of its name; `None` if it is there
 /// already. The new entry is created before the old one is deleted, so that the policy exists at all times.
-fn moved(entry: StoreEntry) -> Option<StoreOperation> {
+fn rename_policy(entry: StoreEntry) -> Option<StoreOperation> {
     let StoreKey::Resource { kind, namespace, name } = &entry.key else { return None };
     let StoreValue::Resource(resource) = &entry.value else { return None };
     let new = &resource.metadata().name;
@@ -82,7 +86,7 @@ mod tests {
 
     #[test]
     fn only_policies_under_an_old_key_are_moved() {
-        let changes = moved(stored("default.web", OLD)).unwrap().fold();
+        let changes = rename_policy(stored("default.web", OLD)).unwrap().fold();
         let [EntryChange::Create { key: new, .. }, EntryChange::Delete { key: old, revision }] =
             changes.as_slice()
         else {
@@ -92,7 +96,7 @@ mod tests {
         assert_eq!(new.to_string(), "GlobalNetworkPolicy(web)");
         assert_eq!(old.to_string(), "GlobalNetworkPolicy(default.web)");
         // The name really begins with "default.", according to the annotation.
-        assert!(moved(stored("default.web", NAMED)).is_none());
-        assert!(moved(stored("platform.web", TIERED)).is_none());
+        assert!(rename_policy(stored("default.web", NAMED)).is_none());
+        assert!(rename_policy(stored("platform.web", TIERED)).is_none());
     }
 }

@@ -36,9 +36,9 @@ pub fn check(config: Option<&Path>, out: &mut dyn Write) -> CommandResult<()> {
     let release = release.trim();
     writeln!(out, "Checking kernel version...")?;
     let mut good = is_new_enough(release);
-    line(out, release, if good { "OK" } else { "FAIL" })?;
+    print_verdict(out, release, if good { "OK" } else { "FAIL" })?;
     writeln!(out, "Checking kernel modules...")?;
-    let known = ModuleSources::of(release, config)?;
+    let known = ModuleSources::load(release, config)?;
     for (name, option, need) in KERNEL_MODULES {
         let verdict = match (known.has(name, option), need) {
             (true, _) => "OK",
@@ -46,17 +46,17 @@ pub fn check(config: Option<&Path>, out: &mut dyn Write) -> CommandResult<()> {
             (false, ModuleRequirement::Always) => "FAIL",
         };
         good &= verdict != "FAIL";
-        line(out, name, verdict)?;
+        print_verdict(out, name, verdict)?;
     }
-    match good {
-        true => Ok(writeln!(out, "System meets minimum system requirements to run Calico!")?),
-        false => Err(CommandError::message(
+    if !good {
+        return Err(CommandError::message(
             "system doesn't meet one or more minimum systems requirements to run Calico",
-        )),
+        ));
     }
+    Ok(writeln!(out, "System meets minimum system requirements to run Calico!")?)
 }
 
-fn line(out: &mut dyn Write, name: &str, verdict: &str) -> std::io::Result<()> {
+fn print_verdict(out: &mut dyn Write, name: &str, verdict: &str) -> std::io::Result<()> {
     writeln!(out, "\t\t{name:<20}\t\t\t\t\t{verdict}")
 }
 
@@ -78,7 +78,7 @@ struct ModuleSources {
 }
 
 impl ModuleSources {
-    fn of(release: &str, config: Option<&Path>) -> CommandResult<ModuleSources> {
+    fn load(release: &str, config: Option<&Path>) -> CommandResult<ModuleSources> {
         let modules = PathBuf::from("/lib/modules").join(release);
         let config = match config {
             Some(path) => std::fs::read_to_string(path).map_err(|error| CommandError::at(path, &error))?,
@@ -94,11 +94,10 @@ impl ModuleSources {
     }
 
     fn has(&self, name: &str, option: &str) -> bool {
-        let same = |word: &str| word.replace('-', "_") == name;
         let listed = self.lists.iter().flat_map(|list| list.lines()).any(|line| {
             let first = line.split([':', ' ']).next().unwrap_or_default();
             let file = first.rsplit('/').next().unwrap_or_default();
-            same(file.split(".ko").next().unwrap_or_default())
+            file.split(".ko").next().unwrap_or_default().replace('-', "_") == name
         });
         let set = [format!("{option}=y"), format!("{option}=m")];
         listed || self.config.lines().any(|line| set.iter().any(|set| line == set))
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_found_wherever_they_are_spoken_of() {
+    fn modules_are_found_in_every_source() {
         let known = |list: &str, config: &str| ModuleSources {
             lists: vec![list.to_owned()],
             config: config.to_owned(),
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_told() {
+    fn old_kernels_are_rejected() {
         for (release, expected) in
             [("5.13.0", true), ("6.1.0-13-amd64", true), ("5.4.0-1", false), ("4.19", false), ("", false)]
         {

@@ -1,7 +1,7 @@
 //! `calicoctl node diags` and `calicoctl cluster diags`: collect diagnostics in one archive. Secrets are
 //! never collected: the archive contains neither configuration files nor the environment.
 
-use super::ask;
+use super::request;
 use crate::failure::{CommandError, CommandResult};
 use crate::release::CLIENT_VERSION;
 use clap::Args;
@@ -53,12 +53,12 @@ pub struct NodeDiagsArgs {
     output_dir: PathBuf,
 }
 
-pub fn of_node(args: &NodeDiagsArgs, out: &mut dyn Write) -> CommandResult<()> {
+pub fn collect(args: &NodeDiagsArgs, out: &mut dyn Write) -> CommandResult<()> {
     let bundle = DiagsBundle::new(&args.output_dir, "diags")?;
     writeln!(out, "Collecting diagnostics")?;
-    bundle.of_host(&args.run_dir)?;
+    bundle.write_host_state(&args.run_dir)?;
     if args.log_dir.is_dir() {
-        bundle.command(
+        bundle.write_output(
             "logs",
             &["cp", "-r", &args.log_dir.display().to_string(), &bundle.path("log").display().to_string()],
         )?;
@@ -104,12 +104,12 @@ impl DiagsBundle {
         fs::write(&path, text).map_err(|error| CommandError::at(&path, &error))
     }
 
-    fn of_host(&self, run_dir: &Path) -> CommandResult<()> {
+    fn write_host_state(&self, run_dir: &Path) -> CommandResult<()> {
         for (file, words) in DIAG_COMMANDS {
-            self.command(file, words)?;
+            self.write_output(file, words)?;
         }
         for (file, question) in NODE_REQUESTS {
-            let answer = match ask(run_dir, question) {
+            let answer = match request(run_dir, question) {
                 Ok(answer) => format!("{answer:#}\n"),
                 Err(error) => format!("{error}\n"),
             };
@@ -120,7 +120,7 @@ impl DiagsBundle {
 
     /// Writes the output of a program, including its errors, to a file; if the program cannot be run, the
     /// file contains the reason.
-    fn command(&self, file: &str, words: &[&str]) -> CommandResult<()> {
+    fn write_output(&self, file: &str, words: &[&str]) -> CommandResult<()> {
         let [program, args @ ..] = words else { return Ok(()) };
         let text = match Command::new(program).args(args).stdin(Stdio::null()).output() {
             Ok(output) => {
@@ -143,10 +143,8 @@ impl DiagsBundle {
             tar.arg("-czf").arg("-").arg("-C").arg(&self.place).arg(&self.name).stdout(file).output();
         match packed {
             Ok(output) if output.status.success() => Ok(path),
-            Ok(output) => {
-                Err(CommandError::Message(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim())))
-            }
-            Err(error) => Err(CommandError::Message(format!("tar: {error}"))),
+            Ok(output) => Err(CommandError::context("tar", String::from_utf8_lossy(&output.stderr).trim())),
+            Err(error) => Err(CommandError::context("tar", error)),
         }
     }
 }

@@ -8,7 +8,7 @@ mod status;
 use crate::failure::{CommandError, CommandResult};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,33 +47,35 @@ pub fn run(args: &CtlNodeArgs, out: &mut dyn Write) -> CommandResult<()> {
     match &args.command {
         CtlNodeCommand::Status { run_dir } => status::print(run_dir, out),
         CtlNodeCommand::Run(args) => run::run(args, out),
-        CtlNodeCommand::Diags(args) => diags::of_node(args, out),
+        CtlNodeCommand::Diags(args) => diags::collect(args, out),
         CtlNodeCommand::Checksystem { kernel_config } => checksystem::check(kernel_config.as_deref(), out),
     }
 }
 
 /// Sends a named request to the node's daemon and returns the response.
-pub fn ask(run_dir: &Path, question: &str) -> CommandResult<Value> {
-    put(run_dir, &json!({"ask": question}))
+pub fn request(run_dir: &Path, name: &str) -> CommandResult<Value> {
+    send(run_dir, &json!({"ask": name}))
 }
 
 /// Sends a request with parameters to the node's daemon and returns the response.
-pub fn put(run_dir: &Path, question: &Value) -> CommandResult<Value> {
+pub fn send(run_dir: &Path, request: &Value) -> CommandResult<Value> {
     let path = run_dir.join("node.sock");
-    let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => CommandError::at(&path, &error),
-        _ => CommandError::Message(format!("{}: {error}; is the node running on this host?", path.display())),
-    };
-    let mut stream = UnixStream::connect(&path).map_err(failed)?;
-    stream.set_read_timeout(Some(NODE_RESPONSE_TIMEOUT)).map_err(failed)?;
-    stream.write_all(question.to_string().as_bytes()).map_err(failed)?;
-    stream.shutdown(std::net::Shutdown::Write).map_err(failed)?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(failed)?;
-    let answer: Value = serde_json::from_str(&text)
-        .map_err(|error| CommandError::Message(format!("{}: {error}", path.display())))?;
-    match answer["error"].as_str() {
-        Some(error) => Err(CommandError::Message(error.to_owned())),
-        None => Ok(answer),
+    let text = exchange(&path, request).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => CommandError::at(&path, &error),
+        _ => CommandError::message(format!("{}: {error}; is the node running on this host?", path.display())),
+    })?;
+    let response: Value = serde_json::from_str(&text)
+        .map_err(|error| CommandError::context(path.display().to_string(), error))?;
+    match response["error"].as_str() {
+        Some(error) => Err(CommandError::message(error)),
+        None => Ok(response),
     }
+}
+
+fn exchange(socket: &Path, request: &Value) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(NODE_RESPONSE_TIMEOUT))?;
+    stream.write_all(request.to_string().as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    io::read_to_string(stream)
 }

@@ -108,16 +108,14 @@ impl RunArgs {
 
 /// Quotes the text for a shell if necessary.
 fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c)) {
         return text.to_owned();
     }
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 pub fn run(args: &RunArgs, out: &mut dyn Write) -> CommandResult<()> {
-    let program =
-        std::env::current_exe().map_err(|error| CommandError::Message(format!("own program: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| CommandError::context("own program", error))?;
     if args.init_system {
         return Ok(write!(out, "{}", args.unit(&program.display().to_string()))?);
     }

@@ -1,6 +1,6 @@
 //! `calicoctl node status`: prints the table of BGP sessions in Calico's format.
 
-use super::ask;
+use super::request;
 use crate::failure::{CommandError, CommandResult};
 use crate::ipam::bordered_table::{self, ColumnAlign};
 use serde_json::Value;
@@ -13,14 +13,12 @@ const STATUS_HEADERS: [&str; 5] = ["PEER ADDRESS", "PEER TYPE", "STATE", "SINCE"
 pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     match UnixStream::connect(run_dir.join("node.sock")) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Err(CommandError::Message(
-                "Need super user privileges: Operation not permitted".to_owned(),
-            ));
+            return Err(CommandError::message("Need super user privileges: Operation not permitted"));
         }
-        Err(_) => return Err(CommandError::Message("Calico process is not running.".to_owned())),
+        Err(_) => return Err(CommandError::message("Calico process is not running.")),
         Ok(_) => writeln!(out, "Calico process is running.")?,
     }
-    let answer = match ask(run_dir, "bgp peers") {
+    let answer = match request(run_dir, "bgp peers") {
         Ok(answer) => answer,
         Err(error) => {
             writeln!(out, "\nThe BGP backend process is not running: {error}\n")?;
@@ -29,8 +27,8 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     };
     let peers: Vec<&Value> = answer["peers"].as_array().into_iter().flatten().collect();
     for (family, is_v6) in [("IPv4", false), ("IPv6", true)] {
-        let of_family = |peer: &&&Value| address(peer).contains(':') == is_v6;
-        let rows: Vec<[String; 5]> = peers.iter().filter(of_family).filter_map(|peer| row(peer)).collect();
+        let peers = peers.iter().filter(|peer| address(peer).contains(':') == is_v6);
+        let rows: Vec<[String; 5]> = peers.filter_map(|peer| row(peer)).collect();
         writeln!(out, "\n{family} BGP status")?;
         if rows.is_empty() {
             writeln!(out, "No {family} peers found.")?;
@@ -66,6 +64,7 @@ fn row(peer: &Value) -> Option<[String; 5]> {
 fn since(peer: &Value) -> String {
     let then = peer["since"].as_i64().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     let Some(then) = then else { return String::new() };
-    let (day, now) = (then.strftime("%Y-%m-%d").to_string(), jiff::Timestamp::now());
-    if day == now.strftime("%Y-%m-%d").to_string() { then.strftime("%H:%M:%S").to_string() } else { day }
+    let day = then.strftime("%Y-%m-%d").to_string();
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    if day == today { then.strftime("%H:%M:%S").to_string() } else { day }
 }

@@ -39,6 +39,26 @@ impl GetResult {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    #[error("unrecognized output format '{0}'")]
+    UnknownFormat(String),
+    #[error("need to specify {0}")]
+    MissingArgument(&'static str),
+    #[error("unknown heading {heading}, valid values are: {}", .valid.join(", "))]
+    UnknownHeading { heading: String, valid: Vec<&'static str> },
+    #[error("--watch prints tables, yaml or json; a go-template needs the whole result")]
+    WatchTemplate,
+    #[error("{path}: {source}")]
+    TemplateFile { path: String, source: std::io::Error },
+    #[error("template: get: unexpected {{{{end}}}}")]
+    UnexpectedEnd,
+    #[error("template: get: unexpected EOF, {{{{end}}}} missing {0} time(s)")]
+    MissingEnd(usize),
+    #[error(transparent)]
+    Template(#[from] gotmpl::TemplateError),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     Ps,
@@ -51,22 +71,22 @@ pub enum OutputFormat {
 }
 
 impl OutputFormat {
-    pub fn parse(text: &str) -> Result<OutputFormat, String> {
+    pub fn parse(text: &str) -> Result<OutputFormat, OutputError> {
         let (name, value) = text.split_once('=').unwrap_or((text, ""));
         match (name, value) {
             _ if text == "ps" => Ok(OutputFormat::Ps),
             _ if text == "wide" => Ok(OutputFormat::Wide),
             _ if text == "yaml" || text == "yml" => Ok(OutputFormat::Yaml),
             _ if text == "json" => Ok(OutputFormat::Json),
-            ("custom-columns", "") => Err("need to specify at least one column".to_owned()),
+            ("custom-columns", "") => Err(OutputError::MissingArgument("at least one column")),
             ("custom-columns", columns) => {
                 Ok(OutputFormat::CustomColumns(columns.split(',').map(str::to_owned).collect()))
             }
-            ("go-template", "") => Err("need to specify a template".to_owned()),
+            ("go-template", "") => Err(OutputError::MissingArgument("a template")),
             ("go-template", template) => Ok(OutputFormat::Template(template.to_owned())),
-            ("go-template-file", "") => Err("need to specify a template file".to_owned()),
+            ("go-template-file", "") => Err(OutputError::MissingArgument("a template file")),
             ("go-template-file", file) => Ok(OutputFormat::TemplateFile(file.to_owned())),
-            _ => Err(format!("unrecognized output format '{text}'")),
+            _ => Err(OutputError::UnknownFormat(text.to_owned())),
         }
     }
 }
@@ -78,7 +98,7 @@ pub struct TableLayout {
 
 impl TableLayout {
     /// Selects the columns. Fails on a heading that the kind does not have.
-    pub fn new(kind: Kind, format: &OutputFormat, with_namespace: bool) -> Result<TableLayout, String> {
+    pub fn new(kind: Kind, format: &OutputFormat, with_namespace: bool) -> Result<TableLayout, OutputError> {
         let columns = KindColumns::of(kind);
         let mut headings: Vec<&str> = match format {
             OutputFormat::Wide => columns.wide.to_vec(),
@@ -88,13 +108,14 @@ impl TableLayout {
         if with_namespace && kind.is_namespaced() {
             headings.insert(0, "NAMESPACE");
         }
-        let find = |heading: &&str| {
-            columns.find(heading).ok_or_else(|| {
-                let valid: Vec<_> = columns.all.iter().map(|c| c.heading).collect();
-                format!("unknown heading {heading}, valid values are: {}", valid.join(", "))
-            })
-        };
-        Ok(TableLayout { columns: headings.iter().map(find).collect::<Result<_, _>>()? })
+        let mut selected = Vec::new();
+        for heading in headings {
+            selected.push(columns.find(heading).ok_or_else(|| OutputError::UnknownHeading {
+                heading: heading.to_owned(),
+                valid: columns.all.iter().map(|column| column.heading).collect(),
+            })?);
+        }
+        Ok(TableLayout { columns: selected })
     }
 
     pub fn headings(&self) -> Vec<String> {
@@ -113,13 +134,14 @@ pub fn render(
     format: &OutputFormat,
     with_namespace: bool,
     facts: &CellFacts,
-) -> Result<String, String> {
+) -> Result<String, OutputError> {
     match format {
         OutputFormat::Yaml => Ok(one_or_all(found).map(|value| codec::to_yaml(&value)).unwrap_or_default()),
         OutputFormat::Json => Ok(one_or_all(found).map(|value| codec::to_json(&value)).unwrap_or_default()),
         OutputFormat::Template(text) => template::render(text, found, facts),
         OutputFormat::TemplateFile(file) => {
-            let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            let text = std::fs::read_to_string(file)
+                .map_err(|source| OutputError::TemplateFile { path: file.clone(), source })?;
             template::render(&text, found, facts)
         }
         OutputFormat::Ps | OutputFormat::Wide | OutputFormat::CustomColumns(_) => {
@@ -155,15 +177,13 @@ mod tests {
 
     #[test]
     fn formats_parse() {
-        assert_eq!(OutputFormat::parse("yml"), Ok(OutputFormat::Yaml));
-        assert_eq!(
-            OutputFormat::parse("custom-columns=A,B"),
-            Ok(OutputFormat::CustomColumns(vec!["A".into(), "B".into()]))
-        );
-        assert_eq!(
-            OutputFormat::parse("go-template={{.x=1}}"),
-            Ok(OutputFormat::Template("{{.x=1}}".into()))
-        );
+        for (text, format) in [
+            ("yml", OutputFormat::Yaml),
+            ("custom-columns=A,B", OutputFormat::CustomColumns(vec!["A".into(), "B".into()])),
+            ("go-template={{.x=1}}", OutputFormat::Template("{{.x=1}}".into())),
+        ] {
+            assert_eq!(OutputFormat::parse(text).unwrap(), format);
+        }
         for (text, message) in [
             ("xml", "unrecognized output format 'xml'"),
             ("yaml=x", "unrecognized output format 'yaml=x'"),
@@ -172,7 +192,7 @@ mod tests {
             ("go-template=", "need to specify a template"),
             ("go-template-file", "need to specify a template file"),
         ] {
-            assert_eq!(OutputFormat::parse(text).unwrap_err(), message);
+            assert_eq!(OutputFormat::parse(text).unwrap_err().to_string(), message);
         }
     }
 
@@ -184,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_per_result_each_followed_by_a_blank_line() {
+    fn each_result_table_ends_with_a_blank_line() {
         let list = ResourceList {
             kind: Kind::NetworkSet,
             resource_version: "9".into(),
@@ -198,17 +218,17 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_heading_is_refused_with_the_known_ones() {
+    fn unknown_headings_are_rejected_with_the_known_ones() {
         let found = [GetResult::One(Box::new(set("shop", "a")))];
         let format = OutputFormat::CustomColumns(vec!["NAME".into(), "COLOUR".into()]);
         assert_eq!(
-            render(&found, &format, false, &FACTS).unwrap_err(),
+            render(&found, &format, false, &FACTS).unwrap_err().to_string(),
             "unknown heading COLOUR, valid values are: NAME, NAMESPACE, NETS"
         );
     }
 
     #[test]
-    fn one_result_stands_alone_and_several_are_an_array() {
+    fn one_result_prints_bare_several_as_an_array() {
         let one = [GetResult::One(Box::new(set("shop", "a")))];
         assert!(
             render(&one, &OutputFormat::Json, false, &FACTS)

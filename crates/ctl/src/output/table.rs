@@ -11,14 +11,6 @@ const PADDING: usize = 3;
 pub struct ColumnWidths(Vec<usize>);
 
 impl ColumnWidths {
-    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Vec<String>>) -> ColumnWidths {
-        let mut widths = ColumnWidths::default();
-        for row in rows {
-            widths.widen(row);
-        }
-        widths
-    }
-
     /// Widens the columns to fit one more row; rows already printed keep their layout.
     pub fn widen(&mut self, row: &[String]) {
         if self.0.len() < row.len() {
@@ -43,7 +35,8 @@ impl ColumnWidths {
 
 /// Lays out rows as a table; the first row contains the headings.
 pub fn layout(rows: &[Vec<String>]) -> String {
-    let widths = ColumnWidths::of(rows);
+    let mut widths = ColumnWidths::default();
+    rows.iter().for_each(|row| widths.widen(row));
     rows.iter().map(|row| widths.line(row)).collect()
 }
 

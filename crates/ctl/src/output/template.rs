@@ -2,17 +2,17 @@
 //! field is available under its Go name and its JSON name.
 
 use super::columns::{CellFacts, join, join_and_truncate};
-use super::{GetResult, go};
+use super::{GetResult, OutputError, go};
 use gotmpl::{Template, TemplateError, Value as Arg};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub fn render(text: &str, found: &[GetResult], facts: &CellFacts) -> Result<String, String> {
+pub fn render(text: &str, found: &[GetResult], facts: &CellFacts) -> Result<String, OutputError> {
     check_balanced(text)?;
     let results = Arg::List(found.iter().map(|f| object(&f.to_value())).collect());
     let as_number = facts.global_as_number;
-    Template::new("get")
+    let template = Template::new("get")
         .func("join", |args| match args {
             [items, separator] => Ok(text_arg(join(&json(items), &separator.to_string()))),
             _ => Err(usage("join ITEMS SEPARATOR")),
@@ -31,14 +31,13 @@ pub fn render(text: &str, found: &[GetResult], facts: &CellFacts) -> Result<Stri
             }
             _ => Err(usage("config \"asnumber\"")),
         })
-        .parse(text)
-        .and_then(|template| template.execute_to_string(&results))
-        .map_err(|error| error.to_string())
+        .parse(text)?;
+    Ok(template.execute_to_string(&results)?)
 }
 
 /// Checks that every block is closed and that no `end` is unmatched. The template library accepts unbalanced
 /// templates silently or drops their remainder.
-fn check_balanced(text: &str) -> Result<(), String> {
+fn check_balanced(text: &str) -> Result<(), OutputError> {
     let mut open = 0usize;
     let mut rest = text;
     while let Some((_, action)) = rest.split_once("{{") {
@@ -46,25 +45,20 @@ fn check_balanced(text: &str) -> Result<(), String> {
         rest = tail;
         match body.trim_start_matches('-').split_whitespace().next() {
             Some("if" | "range" | "with" | "define" | "block") => open += 1,
-            Some("end") => open = open.checked_sub(1).ok_or("template: get: unexpected {{end}}")?,
+            Some("end") => open = open.checked_sub(1).ok_or(OutputError::UnexpectedEnd)?,
             _ => {}
         }
     }
-    if open == 0 {
-        Ok(())
-    } else {
-        Err(format!("template: get: unexpected EOF, {{{{end}}}} missing {open} time(s)"))
-    }
+    if open == 0 { Ok(()) } else { Err(OutputError::MissingEnd(open)) }
 }
 
 /// Splits at the end of an action (`}}` outside of quotes and comments); returns the action and the remaining
 /// text.
 fn split_action(action: &str) -> (&str, &str) {
-    let comment = action.trim_start_matches('-').trim_start().starts_with("/*");
     let mut quote = None;
     let mut escaped = false;
     let mut previous = ' ';
-    let mut in_comment = comment;
+    let mut in_comment = action.trim_start_matches('-').trim_start().starts_with("/*");
     for (at, c) in action.char_indices() {
         if in_comment {
             in_comment = !(previous == '*' && c == '/');
@@ -218,7 +212,7 @@ mod tests {
             ),
             ("{{config \"asnumber\"}}", "64512"),
         ] {
-            assert_eq!(render(template, &listed(), &FACTS).as_deref(), Ok(expected), "{template}");
+            assert_eq!(render(template, &listed(), &FACTS).unwrap(), expected, "{template}");
         }
     }
 
@@ -230,7 +224,7 @@ mod tests {
             ("a{{end}}b", "template: get: unexpected {{end}}"),
             ("{{range .}}{{if true}}x{{end}}", "template: get: unexpected EOF, {{end}} missing 1 time(s)"),
         ] {
-            assert_eq!(render(template, &listed(), &FACTS).unwrap_err(), message);
+            assert_eq!(render(template, &listed(), &FACTS).unwrap_err().to_string(), message);
         }
         for template in [
             "{{/* {{ if */}}",
@@ -240,7 +234,8 @@ mod tests {
         ] {
             assert!(render(template, &listed(), &FACTS).is_ok(), "{template}");
         }
-        assert!(render("{{config \"colour\"}}", &[], &FACTS).unwrap_err().contains("usage: config"));
+        let error = render("{{config \"colour\"}}", &[], &FACTS).unwrap_err().to_string();
+        assert!(error.contains("usage: config"), "{error}");
     }
 
     #[test]

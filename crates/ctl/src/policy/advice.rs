@@ -1,8 +1,8 @@
 //! Suggests changes that would allow denied traffic.
 
 use super::cluster::PolicyCluster;
-use super::section::{EvaluatedStep, place};
-use super::words::{PacketScene, WrittenRule};
+use super::rule_text::{PacketScene, WrittenRule};
+use super::section::{EvaluatedStep, describe_position};
 use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion, RuleHolder, VerdictCause};
 use tortie_plan::{EndpointToHostAction, RuleAction};
 
@@ -18,14 +18,14 @@ pub fn advise(
         VerdictCause::Rule(at) => match at.holder {
             RuleHolder::Profile(name) if !cluster.has_profile(name) => vec![profile_missing(name, who)],
             _ => {
-                let rule = place(&at);
-                let mut all = near(asked, cluster, scene);
+                let rule = describe_position(&at);
+                let mut all = advise_near_misses(asked, cluster, scene);
                 all.push(format!("change {rule}, or let a rule before it allow this"));
                 all
             }
         },
         VerdictCause::TierEnd(tier) => {
-            let mut all = near(asked, cluster, scene);
+            let mut all = advise_near_misses(asked, cluster, scene);
             if all.is_empty() {
                 all.push(format!("add a rule that allows it to a policy of tier {tier} that selects {who}"));
             }
@@ -57,42 +57,50 @@ fn profile_missing(name: &str, who: &str) -> String {
 }
 
 /// Returns suggestions for Allow rules that fail on a single criterion.
-fn near(asked: &[EvaluatedStep<'_>], cluster: &PolicyCluster, scene: &PacketScene<'_>) -> Vec<String> {
+fn advise_near_misses(
+    asked: &[EvaluatedStep<'_>],
+    cluster: &PolicyCluster,
+    scene: &PacketScene<'_>,
+) -> Vec<String> {
     asked
         .iter()
         .filter(|asked| asked.at.rule.action == RuleAction::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
-            [miss] => Some(remedy(miss, &place(&asked.at), asked.written(cluster), scene)),
+            [miss] => {
+                Some(advise_near_miss(miss, &describe_position(&asked.at), asked.written(cluster), scene))
+            }
             _ => None,
         })
         .collect()
 }
 
-fn remedy(miss: &RuleCriterion<'_>, rule: &str, written: WrittenRule<'_>, scene: &PacketScene<'_>) -> String {
-    let name = |end: PacketEnd| scene.party(end).name.as_str();
-    let outside = |end: PacketEnd| scene.party(end).node().is_none();
-    let elsewhere = |end: PacketEnd| {
-        let namespace = scene.party(end).namespace();
-        written.confined(end).is_some_and(|confined| namespace.is_some_and(|own| own != confined))
-    };
+fn advise_near_miss(
+    miss: &RuleCriterion<'_>,
+    rule: &str,
+    written: WrittenRule<'_>,
+    scene: &PacketScene<'_>,
+) -> String {
     match *miss {
-        RuleCriterion::Set(end, _) if outside(end) => {
-            format!("add {} to a network set that the selector of {rule} matches, or to its nets", name(end))
-        }
-        RuleCriterion::Set(end, _) if elsewhere(end) => {
-            format!(
-                "give {rule} a namespaceSelector for the namespace of {} and a selector for its labels",
-                name(end)
-            )
-        }
         RuleCriterion::Set(end, _) => {
-            format!("give {} labels that {rule} selects, or widen that selector", name(end))
+            let party = scene.party(end);
+            let name = &party.name;
+            if party.node().is_none() {
+                return format!(
+                    "add {name} to a network set that the selector of {rule} matches, or to its nets"
+                );
+            }
+            match (written.confined(end), party.namespace()) {
+                (Some(confined), Some(own)) if own != confined => format!(
+                    "give {rule} a namespaceSelector for the namespace of {name} and a selector for its labels"
+                ),
+                _ => format!("give {name} labels that {rule} selects, or widen that selector"),
+            }
         }
         RuleCriterion::NotSet(end, _) => {
-            format!("relabel {} so that {rule} no longer leaves it out", name(end))
+            format!("relabel {} so that {rule} no longer leaves it out", scene.party(end).name)
         }
         RuleCriterion::Nets(end, _) | RuleCriterion::NotNets(end, _) | RuleCriterion::Family(end, _) => {
-            format!("let the nets of {rule} include {}", name(end))
+            format!("let the nets of {rule} include {}", scene.party(end).name)
         }
         RuleCriterion::Ports(end, ..) | RuleCriterion::NotPorts(end, ..) => {
             let port = match end {
@@ -102,7 +110,7 @@ fn remedy(miss: &RuleCriterion<'_>, rule: &str, written: WrittenRule<'_>, scene:
             format!("let the ports of {rule} include {port}")
         }
         RuleCriterion::Service(end, _) => {
-            format!("make {} an endpoint of the service that {rule} names", name(end))
+            format!("make {} an endpoint of the service that {rule} names", scene.party(end).name)
         }
         RuleCriterion::Http => {
             format!(

@@ -55,7 +55,8 @@ impl PolicyCluster {
         store: &ResourceClient,
         like: &Resource,
     ) -> tortie_store::StoreResult<()> {
-        let (kind, meta) = (like.kind(), like.metadata());
+        let kind = like.kind();
+        let meta = like.metadata();
         if POLICY_KINDS.contains(&kind) || ENDPOINT_KINDS.contains(&kind) {
             return Ok(());
         }
@@ -207,7 +208,7 @@ pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let bgp = node.spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address]);
     let others = node.spec.addresses.iter().map(|address| &address.address);
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for address in bgp.chain(others).filter_map(|text| single(text)) {
+    for address in bgp.chain(others).filter_map(|text| parse_address(text)) {
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -216,6 +217,6 @@ pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
 }
 
 /// Parses an address with an optional prefix length.
-pub fn single(text: &str) -> Option<IpAddr> {
+pub fn parse_address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

@@ -1,11 +1,11 @@
 //! `tortie explain`: explains why traffic between two endpoints is allowed or denied.
 
 use super::cluster::{EnforcedPlan, PolicyCluster};
-use super::party::{PartyLocation, TrafficParty, find};
+use super::endpoint_lookup::{EndpointError, PartyLocation, TrafficParty, find};
 use super::report;
+use super::rule_text::PacketScene;
 use super::section::{ExplainedSection, sections};
 use super::traffic::ExplainedTraffic;
-use super::words::PacketScene;
 use crate::cli::{ConnectionArgs as StoreConnection, GlobalArgs};
 use crate::failure::{CommandError, CommandResult};
 use crate::session;
@@ -91,17 +91,15 @@ pub struct ExplainedEnd {
 pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let cluster = PolicyCluster::load(&store).await?;
-    let find = |flag: &str, text: &str| {
-        find(&cluster, text).map_err(|reason| CommandError::Message(format!("{flag}: {reason}")))
-    };
-    let (from, to) = (find("--from", &args.from)?, find("--to", &args.to)?);
-    let answer = answer(&cluster, &from, &to, args.port, args.from_port).map_err(CommandError::Message)?;
+    let find =
+        |flag: &str, text: &str| find(&cluster, text).map_err(|error| CommandError::context(flag, error));
+    let from = find("--from", &args.from)?;
+    let to = find("--to", &args.to)?;
+    let answer = answer(&cluster, &from, &to, args.port, args.from_port)?;
     match args.output {
-        ReportFormat::Text => out.write_all(report::text(&answer, args.all).as_bytes())?,
+        ReportFormat::Text => out.write_all(report::render(&answer, args.all).as_bytes())?,
         ReportFormat::Json => {
-            let json = serde_json::to_string_pretty(&answer)
-                .map_err(|error| CommandError::message(error.to_string()))?;
-            writeln!(out, "{json}")?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
         }
     }
     out.flush()?;
@@ -114,9 +112,9 @@ fn answer(
     to: &TrafficParty,
     traffic: ExplainedTraffic,
     from_port: u16,
-) -> std::result::Result<PolicyExplanation, String> {
+) -> Result<PolicyExplanation, EndpointError> {
     if from.node().is_none() && to.node().is_none() {
-        return Err(format!("neither {} nor {} belongs to this cluster", from.name, to.name));
+        return Err(EndpointError::BothOutside { from: from.name.clone(), to: to.name.clone() });
     }
     let (source, destination) = addresses(from, to, traffic)?;
     let packet = Packet {
@@ -153,7 +151,7 @@ fn addresses(
     from: &TrafficParty,
     to: &TrafficParty,
     traffic: ExplainedTraffic,
-) -> std::result::Result<(IpAddr, IpAddr), String> {
+) -> Result<(IpAddr, IpAddr), EndpointError> {
     let wanted: &[bool] = match traffic.protocol {
         Packet::ICMP => &[true],
         Packet::ICMPV6 => &[false],
@@ -161,15 +159,10 @@ fn addresses(
     };
     let of = |party: &TrafficParty, v4: bool| party.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
     let pair = wanted.iter().find_map(|v4| of(from, *v4).zip(of(to, *v4)));
-    pair.ok_or_else(|| {
-        let list = |party: &TrafficParty| match party.addresses.as_slice() {
-            [] => format!("{} has no address", party.name),
-            some => {
-                let texts: Vec<String> = some.iter().map(IpAddr::to_string).collect();
-                format!("{} has {}", party.name, texts.join(", "))
-            }
-        };
-        format!("{traffic} needs addresses of one family: {}, {}", list(from), list(to))
+    pair.ok_or_else(|| EndpointError::NoCommonFamily {
+        traffic,
+        from: from.describe_addresses(),
+        to: to.describe_addresses(),
     })
 }
 

@@ -2,20 +2,21 @@
 //! change on all traffic.
 //!
 //! Both read only the store and use the reference evaluator of policies, so no node has to run. `cluster`
-//! holds the resources of the store, `party` resolves names to endpoints, and `traffic` parses the traffic to
-//! evaluate.
+//! holds the resources of the store, `endpoint_lookup` resolves names to endpoints, and `traffic` parses the
+//! traffic to evaluate.
 
 mod advice;
 mod cluster;
 mod diff;
+mod endpoint_lookup;
 mod explain;
-mod party;
 mod report;
+mod rule_text;
 mod section;
 mod traffic;
-mod words;
 
 pub(crate) use cluster::{EnforcedPlan, PolicyCluster};
-pub use diff::{DiffArgs, diff};
-pub(crate) use diff::{changed, placed};
+pub use diff::{ChangeError, DiffArgs, diff};
+pub(crate) use diff::{apply_changes, resolve_namespaces};
+pub use endpoint_lookup::EndpointError;
 pub use explain::{ExplainArgs, ReportFormat, explain};

@@ -6,13 +6,13 @@ use std::fmt::Write;
 
 /// Renders the explanation. Unless `all`, only Allow rules that fail on a single criterion are listed; other
 /// rules are counted.
-pub fn text(answer: &PolicyExplanation, all: bool) -> String {
+pub fn render(answer: &PolicyExplanation, all: bool) -> String {
     let mut text = String::new();
     let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
     let _ = writeln!(text, "{verdict}: {} from {} to {}", answer.traffic, end(&answer.from), end(&answer.to));
     for section in &answer.sections {
         text.push('\n');
-        section_text(&mut text, section, all);
+        render_section(&mut text, section, all);
     }
     let advice: Vec<&String> = answer.sections.iter().flat_map(|section| &section.advice).collect();
     if !advice.is_empty() {
@@ -32,12 +32,11 @@ pub fn text(answer: &PolicyExplanation, all: bool) -> String {
 }
 
 fn end(end: &ExplainedEnd) -> String {
-    let address = end.address.to_string();
-    let outside = || format!("{address} (outside)");
-    match &end.node {
-        Some(node) if *node == end.name => format!("{} ({address})", end.name),
-        Some(node) => format!("{} ({address} on {node})", end.name),
-        None => outside(),
+    let ExplainedEnd { name, address, node } = end;
+    match node {
+        Some(node) if node == name => format!("{name} ({address})"),
+        Some(node) => format!("{name} ({address} on {node})"),
+        None => format!("{address} (outside)"),
     }
 }
 
@@ -51,21 +50,23 @@ fn title(section: &ExplainedSection) -> String {
     }
 }
 
-fn place(section: &ExplainedSection, seen: &EvaluatedRule) -> String {
+fn rule_position(section: &ExplainedSection, seen: &EvaluatedRule) -> String {
     format!("{}, {} rule {}", seen.of, section.direction.unwrap_or_default(), seen.rule)
 }
 
-fn section_text(text: &mut String, section: &ExplainedSection, all: bool) {
+fn render_section(text: &mut String, section: &ExplainedSection, all: bool) {
     let verdict = if section.allowed { "allowed" } else { "denied" };
     let _ = writeln!(text, "{}: {verdict}", title(section));
     let _ = writeln!(text, "  {}", section.because);
     let passed_over: Vec<&EvaluatedRule> = section.rules.iter().filter(|seen| !seen.matched).collect();
-    let near = |seen: &EvaluatedRule| !section.allowed && seen.missing.len() == 1 && seen.action == "Allow";
-    let shown: Vec<&&EvaluatedRule> = passed_over.iter().filter(|seen| all || near(seen)).collect();
+    let shown: Vec<&&EvaluatedRule> = passed_over
+        .iter()
+        .filter(|seen| all || (!section.allowed && seen.missing.len() == 1 && seen.action == "Allow"))
+        .collect();
     if !shown.is_empty() {
         let _ = writeln!(text, "  {}:", if all { "Rules that do not match" } else { "Near misses" });
         for seen in &shown {
-            let _ = writeln!(text, "    {}: {}", place(section, seen), seen.says);
+            let _ = writeln!(text, "    {}: {}", rule_position(section, seen), seen.says);
             for missing in &seen.missing {
                 let _ = writeln!(text, "      {missing}");
             }
@@ -84,7 +85,7 @@ fn section_text(text: &mut String, section: &ExplainedSection, all: bool) {
         }
     }
     for seen in section.rules.iter().filter(|seen| seen.matched && seen.action == "Log") {
-        let _ = writeln!(text, "  Logged by {}.", place(section, seen));
+        let _ = writeln!(text, "  Logged by {}.", rule_position(section, seen));
     }
     for staged in &section.staged {
         let _ = writeln!(text, "  Staged: {staged}.");

@@ -2,7 +2,7 @@
 
 use super::advice;
 use super::cluster::PolicyCluster;
-use super::words::{self, PacketScene, WrittenRule};
+use super::rule_text::{self, PacketScene, WrittenRule};
 use serde::Serialize;
 use tortie_plan::evaluate::{
     ConntrackState, EvaluationStage, RuleCriterion, RuleHolder, RulePosition, TraceStep, VerdictCause,
@@ -128,10 +128,10 @@ impl<'p> OpenSection<'p> {
             VerdictCause::TierEnd(tier) => self.tier_end(tier, &who),
             cause => because(cause, &who, cluster),
         };
-        let advice = match allowed {
-            true => Vec::new(),
-            false => advice::advise(cause, &who, &self.asked, cluster, scene),
-        };
+        let mut advice = Vec::new();
+        if !allowed {
+            advice = advice::advise(cause, &who, &self.asked, cluster, scene);
+        }
         let rules = self.asked.iter().map(|asked| asked.seen(cluster, scene)).collect();
         let direction = self.endpoint.is_some().then_some(direction_name(self.direction));
         ExplainedSection {
@@ -155,7 +155,7 @@ impl<'p> OpenSection<'p> {
         let direction = direction_name(self.direction);
         format!(
             "end of tier {tier}: {} {apply} to {direction} of {who}, and none of {their} rules match",
-            words::list(&names)
+            rule_text::list(&names)
         )
     }
 }
@@ -180,7 +180,9 @@ impl EvaluatedStep<'_> {
             of,
             rule: self.at.index.number(),
             action: action_name(self.at.rule.action),
-            says: written.rule.map_or_else(|| action_name(self.at.rule.action).to_owned(), words::rule),
+            says: written
+                .rule
+                .map_or_else(|| action_name(self.at.rule.action).to_owned(), rule_text::describe_rule),
             matched: self.misses.is_empty(),
             missing: self.misses.iter().map(|miss| scene.miss(miss, written)).collect(),
         }
@@ -188,7 +190,7 @@ impl EvaluatedStep<'_> {
 }
 
 /// Formats the position of a rule.
-pub fn place(at: &RulePosition<'_>) -> String {
+pub fn describe_position(at: &RulePosition<'_>) -> String {
     match at.holder {
         RuleHolder::Policy { id, .. } => format!("{id}, {} rule {}", at.direction, at.index),
         RuleHolder::Profile(name) => format!("profile {name}, {} rule {}", at.direction, at.index),
@@ -199,7 +201,7 @@ fn staged(id: &PolicyId, would: Option<RulePosition<'_>>) -> String {
     match would {
         Some(at) => {
             let action = action_name(at.rule.action).to_lowercase();
-            format!("{} would {action} it", place(&at))
+            format!("{} would {action} it", describe_position(&at))
         }
         None => format!("{id} has no rule for it, and the end of its tier would decide"),
     }
@@ -267,10 +269,13 @@ fn because(cause: VerdictCause<'_>, who: &str, cluster: &PolicyCluster) -> Strin
         }
         VerdictCause::Rule(at) => {
             let written = cluster.rule(&at);
-            let says = written.map_or_else(|| action_name(at.rule.action).to_owned(), words::rule);
+            let says =
+                written.map_or_else(|| action_name(at.rule.action).to_owned(), rule_text::describe_rule);
             match at.holder {
-                RuleHolder::Policy { tier, .. } => format!("{} (tier {tier}): {says}", place(&at)),
-                RuleHolder::Profile(_) => format!("{}: {says}", place(&at)),
+                RuleHolder::Policy { tier, .. } => {
+                    format!("{} (tier {tier}): {says}", describe_position(&at))
+                }
+                RuleHolder::Profile(_) => format!("{}: {says}", describe_position(&at)),
             }
         }
         VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),

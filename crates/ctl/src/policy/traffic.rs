@@ -5,6 +5,22 @@ use std::str::FromStr;
 use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::Packet;
 
+#[derive(Debug, thiserror::Error)]
+pub enum TrafficError {
+    #[error("{0:?} is no protocol: use tcp, udp, sctp, udplite, icmp, icmpv6, or protocol/47 for others")]
+    UnknownProtocol(String),
+    #[error("port {0:?} is not a number from 1 to 65535")]
+    InvalidPort(String),
+    #[error("{0} needs one port: {0}/80")]
+    MissingPort(String),
+    #[error("{field} {value:?} is not a number from 0 to 255")]
+    InvalidIcmp { field: &'static str, value: String },
+    #[error("{0} needs a type and may have a code: {0}/8 or {0}/8/0")]
+    MissingIcmpType(String),
+    #[error("protocol {0} has no ports")]
+    NoPorts(u8),
+}
+
 /// Traffic such as `tcp/80`, or `80` for short; `icmp/8/0`; `protocol/47`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainedTraffic {
@@ -30,9 +46,9 @@ pub fn protocol_name(protocol: u8) -> String {
 }
 
 impl FromStr for ExplainedTraffic {
-    type Err = String;
+    type Err = TrafficError;
 
-    fn from_str(text: &str) -> Result<ExplainedTraffic, String> {
+    fn from_str(text: &str) -> Result<ExplainedTraffic, TrafficError> {
         let mut parts = text.split('/').peekable();
         let name = match parts.next().unwrap_or_default() {
             // A port alone means TCP, as in other tools.
@@ -50,33 +66,31 @@ impl FromStr for ExplainedTraffic {
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
             .map(|(_, number)| *number)
             .or_else(|| name.parse().ok().filter(|number| *number > 0))
-            .ok_or_else(|| {
-                format!("{name:?} is no protocol: use tcp, udp, sctp, udplite, icmp, icmpv6, or protocol/47 for others")
-            })?;
+            .ok_or_else(|| TrafficError::UnknownProtocol(name.to_owned()))?;
         let rest: Vec<&str> = parts.collect();
-        let number = |text: &str, what: &str| {
-            text.parse::<u8>().map_err(|_| format!("{what} {text:?} is not a number from 0 to 255"))
-        };
         let none = ExplainedTraffic { protocol, port: None, icmp: None };
         match rest[..] {
             [port] if ExplainedTraffic::has_ports(protocol) => match port.parse() {
                 Ok(port) if port > 0 => Ok(ExplainedTraffic { port: Some(port), ..none }),
-                _ => Err(format!("port {port:?} is not a number from 1 to 65535")),
+                _ => Err(TrafficError::InvalidPort(port.to_owned())),
             },
-            _ if ExplainedTraffic::has_ports(protocol) => Err(format!("{name} needs one port: {name}/80")),
+            _ if ExplainedTraffic::has_ports(protocol) => Err(TrafficError::MissingPort(name.to_owned())),
             [kind] if ExplainedTraffic::is_icmp(protocol) => {
-                Ok(ExplainedTraffic { icmp: Some((number(kind, "type")?, 0)), ..none })
+                Ok(ExplainedTraffic { icmp: Some((parse_icmp("type", kind)?, 0)), ..none })
             }
             [kind, code] if ExplainedTraffic::is_icmp(protocol) => {
-                Ok(ExplainedTraffic { icmp: Some((number(kind, "type")?, number(code, "code")?)), ..none })
+                let icmp = (parse_icmp("type", kind)?, parse_icmp("code", code)?);
+                Ok(ExplainedTraffic { icmp: Some(icmp), ..none })
             }
-            _ if ExplainedTraffic::is_icmp(protocol) => {
-                Err(format!("{name} needs a type and may have a code: {name}/8 or {name}/8/0"))
-            }
+            _ if ExplainedTraffic::is_icmp(protocol) => Err(TrafficError::MissingIcmpType(name.to_owned())),
             [] => Ok(none),
-            _ => Err(format!("protocol {protocol} has no ports")),
+            _ => Err(TrafficError::NoPorts(protocol)),
         }
     }
+}
+
+fn parse_icmp(field: &'static str, value: &str) -> Result<u8, TrafficError> {
+    value.parse().map_err(|_| TrafficError::InvalidIcmp { field, value: value.to_owned() })
 }
 
 impl fmt::Display for ExplainedTraffic {
@@ -109,10 +123,7 @@ mod tests {
             ("protocol/47", "protocol 47"),
             ("protocol/6/80", "tcp/80"),
         ] {
-            assert_eq!(
-                text.parse::<ExplainedTraffic>().map(|traffic| traffic.to_string()).as_deref(),
-                Ok(printed)
-            );
+            assert_eq!(text.parse::<ExplainedTraffic>().unwrap().to_string(), printed);
         }
     }
 
@@ -136,7 +147,7 @@ mod tests {
             ("icmp/8/x", "code \"x\""),
             ("47/80", "protocol 47 has no ports"),
         ] {
-            let error = text.parse::<ExplainedTraffic>().unwrap_err();
+            let error = text.parse::<ExplainedTraffic>().unwrap_err().to_string();
             assert!(error.starts_with(said), "{text}: {error}");
         }
     }

@@ -7,7 +7,7 @@ use crate::cluster::{LabCluster, LabDatastore};
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
 use crate::store;
-use crate::up::say;
+use crate::up::print_progress;
 use std::fs;
 
 const APISERVER_MANIFEST: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
@@ -44,7 +44,7 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
         &[&["wait", "--for=condition=Available", WAIT_TIMEOUT_ARGUMENT], &answers[..]].concat(),
     )
     .await?;
-    say(match api {
+    print_progress(match api {
         CalicoApiMode::Aggregated => "API server of projectcalico.org/v3: ready",
         CalicoApiMode::Crds => "webhooks of projectcalico.org/v3: ready",
     });
@@ -60,7 +60,7 @@ fn server(cluster: &LabCluster) -> LabResult<String> {
             let kubernetes = "        - {name: DATASTORE_TYPE, value: kubernetes}\n";
             let etcd = format!(
                 "        - {{name: DATASTORE_TYPE, value: etcdv3}}\n        - {{name: ETCD_ENDPOINTS, value: \"{}\"}}\n",
-                store::address()
+                store::store_url()
             );
             replaced(&text, kubernetes, &etcd)
         }
@@ -77,28 +77,14 @@ fn on_nodes(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bgp::BgpMode;
-    use crate::encap::PodEncapsulation;
     use crate::topology::LabTopology;
 
     fn cluster(datastore: LabDatastore, nodes: u8) -> LabCluster {
-        LabCluster {
-            hubs: 0,
-            datastore,
-            topology: LabTopology::L2,
-            bgp: BgpMode::None,
-            encap: PodEncapsulation::None,
-            bird: Vec::new(),
-            record: false,
-            endpoint: String::new(),
-            pools: Vec::new(),
-            nodes: LabTopology::L2.nodes(nodes),
-            kubernetes: None,
-        }
+        LabCluster::new(&LabPaths::new("lab", None).unwrap(), datastore, LabTopology::L2, nodes)
     }
 
     #[test]
-    fn pods_are_on_the_nodes_network_and_find_the_datastore() {
+    fn pods_use_the_host_network_and_the_datastore() {
         let text = server(&cluster(LabDatastore::Kubernetes, 3)).unwrap();
         for part in
             ["\n      hostNetwork: true\n", "\n  replicas: 2\n", "{name: DATASTORE_TYPE, value: kubernetes}"]

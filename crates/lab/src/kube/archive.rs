@@ -60,28 +60,29 @@ fn header(
             return Err(io::Error::other(format!("{text} is too long for an archive")));
         }
     }
+    let kind = match kind {
+        TarEntryKind::File => "0",
+        TarEntryKind::Link => "2",
+        TarEntryKind::Directory => "5",
+    };
     let mut block = [0; TAR_BLOCK_SIZE];
-    let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
-    put(0, name);
-    put(100, &format!("{mode:07o}"));
-    // Owner and group: root.
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, &format!("{size:011o}"));
-    // Modification time 0, for reproducible archives.
-    put(136, "00000000000");
-    // The checksum is computed with its own field set to blanks.
-    put(148, "        ");
-    put(
-        156,
-        match kind {
-            TarEntryKind::File => "0",
-            TarEntryKind::Link => "2",
-            TarEntryKind::Directory => "5",
-        },
-    );
-    put(157, target);
-    put(257, "ustar\u{0}00");
+    for (at, text) in [
+        (0, name),
+        (100, &format!("{mode:07o}")),
+        // Owner and group: root.
+        (108, "0000000"),
+        (116, "0000000"),
+        (124, &format!("{size:011o}")),
+        // Modification time 0, for reproducible archives.
+        (136, "00000000000"),
+        // The checksum is computed with its own field set to blanks.
+        (148, "        "),
+        (156, kind),
+        (157, target),
+        (257, "ustar\u{0}00"),
+    ] {
+        block[at..at + text.len()].copy_from_slice(text.as_bytes());
+    }
     let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
     let sum = format!("{sum:06o}\u{0} ");
     block[148..156].copy_from_slice(sum.as_bytes());

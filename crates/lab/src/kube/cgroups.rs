@@ -5,12 +5,12 @@ use crate::error::{LabError, LabResult};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tortie_process::wait_until;
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Time limit for the processes of a group to exit.
 const CGROUP_REMOVE_TIMEOUT: Duration = Duration::from_secs(20);
-const CGROUP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Files of a cpuset group that must be set before a process can enter the group.
 const CPUSET_FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
@@ -18,15 +18,10 @@ const CPUSET_FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 pub fn create(name: &str) -> LabResult<()> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(name);
-        match fs::create_dir(&group) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(LabError::file(&group)(error));
-            }
-            _ => {}
-        }
+        fs::create_dir_all(&group).map_err(LabError::file(&group))?;
         for file in CPUSET_FILES {
-            let (own, parent) = (group.join(file), hierarchy.join(file));
-            if let Ok(value) = fs::read_to_string(&parent)
+            let own = group.join(file);
+            if let Ok(value) = fs::read_to_string(hierarchy.join(file))
                 && own.exists()
             {
                 fs::write(&own, value.trim()).map_err(LabError::file(&own))?;
@@ -38,35 +33,36 @@ pub fn create(name: &str) -> LabResult<()> {
 
 /// Removes every group whose name starts with `prefix`, including its subgroups, as soon as they are empty.
 pub fn remove(prefix: &str) -> LabResult<()> {
-    let deadline = Instant::now() + CGROUP_REMOVE_TIMEOUT;
-    loop {
-        let left: Vec<PathBuf> = groups(prefix).into_iter().filter(|group| !remove_tree(group)).collect();
-        if left.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            let left: Vec<String> = left.iter().map(|group| group.display().to_string()).collect();
-            return Err(LabError::refused(format!("control groups are still in use: {}", left.join(", "))));
-        }
-        std::thread::sleep(CGROUP_POLL_INTERVAL);
+    let mut left = Vec::new();
+    let removed = wait_until(CGROUP_REMOVE_TIMEOUT, || {
+        left = groups(prefix);
+        left.retain(|group| !remove_tree(group));
+        left.is_empty()
+    });
+    if !removed {
+        let left: Vec<String> = left.iter().map(|group| group.display().to_string()).collect();
+        return Err(LabError::refused(format!("control groups are still in use: {}", left.join(", "))));
     }
+    Ok(())
 }
 
-pub fn groups(prefix: &str) -> Vec<PathBuf> {
-    let begins = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
-    };
-    hierarchies().iter().flat_map(|hierarchy| directories(hierarchy)).filter(begins).collect()
+fn groups(prefix: &str) -> Vec<PathBuf> {
+    let mut groups: Vec<PathBuf> =
+        hierarchies().iter().flat_map(|hierarchy| directories(hierarchy)).collect();
+    groups.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)));
+    groups
 }
 
 /// Returns the hierarchies: one in cgroup v2, one per controller in v1.
 fn hierarchies() -> Vec<PathBuf> {
     let root = PathBuf::from(CGROUP_ROOT);
-    let is_hierarchy = |dir: &PathBuf| dir.join("cgroup.procs").is_file();
-    match is_hierarchy(&root) {
-        true => vec![root],
-        false => directories(&root).into_iter().filter(is_hierarchy).collect(),
+    let mut candidates = directories(&root);
+    candidates.insert(0, root);
+    candidates.retain(|dir| dir.join("cgroup.procs").is_file());
+    if candidates.first().is_some_and(|dir| dir == Path::new(CGROUP_ROOT)) {
+        candidates.truncate(1);
     }
+    candidates
 }
 
 fn directories(dir: &Path) -> Vec<PathBuf> {

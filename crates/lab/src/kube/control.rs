@@ -6,11 +6,11 @@ use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::netns;
 use crate::place::LabPaths;
-use crate::process::{LabDaemon, StartedDaemon};
+use crate::process::LabDaemon;
 use crate::topology;
 use ipnet::IpNet;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 /// Listen address of the store, in the fabric's namespace, which only the control plane uses.
 const STORE_URL: &str = "http://127.0.0.1:2379";
@@ -41,49 +41,31 @@ pub async fn start(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
     // Not awaited: the API server retries until the store accepts connections.
     let _store = store.start(&place.fabric(), command)?;
     let started = api.start(&place.fabric(), api_server(place, kubernetes))?;
-    ready(place, cluster, started).await?;
+    started
+        .ready_within(KUBERNETES_READY_TIMEOUT, async || {
+            kubectl(place, cluster, &["get", "--raw", "/readyz"]).await.map(drop)
+        })
+        .await?;
     let _controllers = controllers.start(&place.fabric(), controller_manager(place, cluster, kubernetes))?;
     let _scheduler = scheduler.start(&place.fabric(), kube_scheduler(place, kubernetes))?;
     Ok(())
 }
 
-async fn ready(place: &LabPaths, cluster: &LabCluster, started: StartedDaemon) -> LabResult<()> {
-    started
-        .ready_within(KUBERNETES_READY_TIMEOUT, || async {
-            kubectl(place, cluster, &["get", "--raw", "/readyz"]).await.map(drop)
-        })
-        .await
-}
-
 /// Runs kubectl as the lab's administrator. Returns its standard output, or its standard error on failure.
-pub async fn kubectl(
-    place: &LabPaths,
-    cluster: &LabCluster,
-    arguments: &[&str],
-) -> std::result::Result<String, String> {
-    let kubernetes = cluster.kubernetes.as_ref().ok_or("the lab has no Kubernetes")?;
+pub async fn kubectl(place: &LabPaths, cluster: &LabCluster, arguments: &[&str]) -> LabResult<String> {
+    let kubernetes =
+        cluster.kubernetes.as_ref().ok_or_else(|| LabError::refused("the lab has no Kubernetes"))?;
     let mut command = Command::new(kubernetes.program("kubectl"));
     command.env("KUBECONFIG", ClusterUser::Admin.kubeconfig(place)).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = in_fabric(place, command).await.map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    let output = netns::output_async(&place.fabric(), command, Vec::new()).await?;
+    if !output.status.success() {
+        return Err(LabError::Kubectl(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-}
-
-async fn in_fabric(place: &LabPaths, command: Command) -> LabResult<Output> {
-    let netns = netns::open(&place.fabric())?;
-    let failed = |source| LabError::Io { what: "kubectl".to_owned(), source };
-    let running = tokio::task::spawn_blocking(move || {
-        let spawned = netns.command(command).and_then(|command| command.spawn());
-        spawned.map_err(std::io::Error::other)?.wait_with_output()
-    });
-    running.await.map_err(|error| failed(error.into()))?.map_err(failed)
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
-    let file = |name: &str| credentials::file(place, name).display().to_string();
+    let pki = credentials::pki_dir(place).display().to_string();
     let address = topology::gateway(1).ipv4;
     let mut command = Command::new(kubernetes.program("kube-apiserver"));
     command
@@ -91,26 +73,26 @@ fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
         .arg("--bind-address=0.0.0.0")
         .arg(format!("--secure-port={}", credentials::API_PORT))
         .arg(format!("--advertise-address={address}"))
-        .arg(format!("--tls-cert-file={}", file("apiserver.crt")))
-        .arg(format!("--tls-private-key-file={}", file("apiserver.key")))
-        .arg(format!("--client-ca-file={}", file("ca.crt")))
-        .arg(format!("--kubelet-client-certificate={}", file("kubelet-client.crt")))
-        .arg(format!("--kubelet-client-key={}", file("kubelet-client.key")))
+        .arg(format!("--tls-cert-file={pki}/apiserver.crt"))
+        .arg(format!("--tls-private-key-file={pki}/apiserver.key"))
+        .arg(format!("--client-ca-file={pki}/ca.crt"))
+        .arg(format!("--kubelet-client-certificate={pki}/kubelet-client.crt"))
+        .arg(format!("--kubelet-client-key={pki}/kubelet-client.key"))
         .arg("--kubelet-preferred-address-types=InternalIP")
-        .arg(format!("--token-auth-file={}", file("tokens")))
+        .arg(format!("--token-auth-file={pki}/tokens"))
         .args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"])
         .arg("--allow-privileged=true")
         .arg(format!("--service-cluster-ip-range={}", SERVICE_RANGES.join(",")))
         .arg("--service-account-issuer=https://kubernetes.default.svc.cluster.local")
-        .arg(format!("--service-account-key-file={}", file("accounts.pub")))
-        .arg(format!("--service-account-signing-key-file={}", file("accounts.key")));
+        .arg(format!("--service-account-key-file={pki}/accounts.pub"))
+        .arg(format!("--service-account-signing-key-file={pki}/accounts.key"));
     // Extension API servers run on nodes. kube-apiserver has no kube-proxy, so it connects to endpoints instead of
     // service addresses.
     command
-        .arg(format!("--requestheader-client-ca-file={}", file("front-proxy-ca.crt")))
+        .arg(format!("--requestheader-client-ca-file={pki}/front-proxy-ca.crt"))
         .arg(format!("--requestheader-allowed-names={}", credentials::FRONT_PROXY_NAME))
-        .arg(format!("--proxy-client-cert-file={}", file("front-proxy.crt")))
-        .arg(format!("--proxy-client-key-file={}", file("front-proxy.key")))
+        .arg(format!("--proxy-client-cert-file={pki}/front-proxy.crt"))
+        .arg(format!("--proxy-client-key-file={pki}/front-proxy.key"))
         .args([
             "--requestheader-username-headers=X-Remote-User",
             "--requestheader-group-headers=X-Remote-Group",
@@ -128,40 +110,37 @@ fn api_server(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {
 }
 
 fn controller_manager(place: &LabPaths, cluster: &LabCluster, kubernetes: &KubernetesSettings) -> Command {
-    let file = |name: &str| credentials::file(place, name).display().to_string();
+    let pki = credentials::pki_dir(place).display().to_string();
     let mut command = Command::new(kubernetes.program("kube-controller-manager"));
     command
         .arg(format!("--kubeconfig={}", ClusterUser::ControllerManager.kubeconfig(place).display()))
         .args(["--leader-elect=false", "--use-service-account-credentials=true"])
         .args(["--bind-address=127.0.0.1"])
-        .arg(format!("--root-ca-file={}", file("ca.crt")))
-        .arg(format!("--service-account-private-key-file={}", file("accounts.key")));
+        .arg(format!("--root-ca-file={pki}/ca.crt"))
+        .arg(format!("--service-account-private-key-file={pki}/accounts.key"));
     let ranges = pod_ranges(cluster);
-    match ranges.is_empty() {
-        true => command.arg("--allocate-node-cidrs=false"),
-        false => {
-            let listed: Vec<String> = ranges.iter().map(|(range, _)| range.to_string()).collect();
-            command.arg("--allocate-node-cidrs=true").arg(format!("--cluster-cidr={}", listed.join(",")));
-            command.arg(format!("--service-cluster-ip-range={}", SERVICE_RANGES.join(",")));
-            for (range, mask) in ranges {
-                let family = if matches!(range, IpNet::V4(_)) { 4 } else { 6 };
-                command.arg(format!("--node-cidr-mask-size-ipv{family}={mask}"));
-            }
-            &mut command
-        }
-    };
+    command.arg(format!("--allocate-node-cidrs={}", !ranges.is_empty()));
+    if !ranges.is_empty() {
+        let listed: Vec<String> = ranges.iter().map(|(range, _)| range.to_string()).collect();
+        command.arg(format!("--cluster-cidr={}", listed.join(",")));
+        command.arg(format!("--service-cluster-ip-range={}", SERVICE_RANGES.join(",")));
+    }
+    for (range, mask) in ranges {
+        let family = if matches!(range, IpNet::V4(_)) { 4 } else { 6 };
+        command.arg(format!("--node-cidr-mask-size-ipv{family}={mask}"));
+    }
     command
 }
 
 /// Returns one pool of each family that is large enough to give each node a pod CIDR, with the prefix length of a
 /// node's CIDR.
 fn pod_ranges(cluster: &LabCluster) -> Vec<(IpNet, u8)> {
-    let of = |ipv6: bool| {
-        let mask = NODE_CIDR_LENGTHS[usize::from(ipv6)];
-        let fits = |pool: &&IpNet| matches!(pool, IpNet::V6(_)) == ipv6 && pool.prefix_len() + 7 <= mask;
-        cluster.pools.iter().find(fits).map(|pool| (*pool, mask))
-    };
-    [of(false), of(true)].into_iter().flatten().collect()
+    let mut ranges = Vec::new();
+    for (ipv6, mask) in [false, true].into_iter().zip(NODE_CIDR_LENGTHS) {
+        let mut pools = cluster.pools.iter().filter(|pool| matches!(pool, IpNet::V6(_)) == ipv6);
+        ranges.extend(pools.find(|pool| pool.prefix_len() + 7 <= mask).map(|pool| (*pool, mask)));
+    }
+    ranges
 }
 
 fn kube_scheduler(place: &LabPaths, kubernetes: &KubernetesSettings) -> Command {

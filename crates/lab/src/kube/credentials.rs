@@ -75,9 +75,14 @@ impl ClusterUser {
     }
 }
 
+/// Returns the directory of the certificates and keys.
+pub fn pki_dir(place: &LabPaths) -> PathBuf {
+    dir(place).join("pki")
+}
+
 /// Returns the path of a certificate or key file.
 pub fn file(place: &LabPaths, name: &str) -> PathBuf {
-    dir(place).join("pki").join(name)
+    pki_dir(place).join(name)
 }
 
 /// Returns the URL of the API server.
@@ -87,14 +92,14 @@ pub fn server() -> String {
 
 /// Creates all certificates, keys and tokens. Every lab has its own.
 pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
-    let pki = dir(place).join("pki");
+    let pki = pki_dir(place);
     fs::create_dir_all(&pki).map_err(LabError::file(&pki))?;
-    let authority = CertificateAuthority::new("tortie lab").map_err(broken)?;
-    secret(&file(place, "ca.crt"), &authority.certificate)?;
+    let authority = CertificateAuthority::new("tortie lab").map_err(certificate_error)?;
+    write_secret(&file(place, "ca.crt"), &authority.certificate)?;
     let addresses = api_addresses()?;
     let names = API_SERVER_NAMES.iter().map(|name| (*name).to_owned()).chain(addresses).collect();
     let serving = authority.issue(names, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
-    pair(place, "apiserver", serving.map_err(broken)?)?;
+    write_pair(place, "apiserver", serving.map_err(certificate_error)?)?;
     // Client certificate with which kube-apiserver authenticates to kubelets.
     let client = authority.issue(
         Vec::new(),
@@ -102,15 +107,15 @@ pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
         Some("system:masters"),
         ExtendedKeyUsagePurpose::ClientAuth,
     );
-    pair(place, "kubelet-client", client.map_err(broken)?)?;
+    write_pair(place, "kubelet-client", client.map_err(certificate_error)?)?;
     // Extension API servers trust user headers from clients with this certificate, so its CA must not issue any other.
-    let proxies = CertificateAuthority::new("tortie lab front proxy").map_err(broken)?;
-    secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
+    let proxies = CertificateAuthority::new("tortie lab front proxy").map_err(certificate_error)?;
+    write_secret(&file(place, "front-proxy-ca.crt"), &proxies.certificate)?;
     let proxy = proxies.issue(Vec::new(), FRONT_PROXY_NAME, None, ExtendedKeyUsagePurpose::ClientAuth);
-    pair(place, "front-proxy", proxy.map_err(broken)?)?;
-    let accounts = KeyPair::generate().map_err(broken)?;
-    secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
-    secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
+    write_pair(place, "front-proxy", proxy.map_err(certificate_error)?)?;
+    let accounts = KeyPair::generate().map_err(certificate_error)?;
+    write_secret(&file(place, "accounts.key"), &accounts.serialize_pem())?;
+    write_secret(&file(place, "accounts.pub"), &accounts.public_key_pem())?;
     let nodes = cluster.nodes.iter().map(|node| ClusterUser::Node(node.name.clone()));
     let users =
         [ClusterUser::Admin, ClusterUser::ControllerManager, ClusterUser::Scheduler, ClusterUser::Proxy];
@@ -119,9 +124,9 @@ pub fn create(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
         let token = uuid::Uuid::new_v4().simple().to_string();
         let name = user.name();
         tokens += &format!("{token},{name},{name},\"{}\"\n", user.groups());
-        secret(&user.kubeconfig(place), &kubeconfig(&authority.certificate, &token).to_string())?;
+        write_secret(&user.kubeconfig(place), &kubeconfig(&authority.certificate, &token).to_string())?;
     }
-    secret(&file(place, "tokens"), &tokens)
+    write_secret(&file(place, "tokens"), &tokens)
 }
 
 /// Returns the addresses of the API server: the gateway of the first rack, the loopback, and the first address of each
@@ -190,18 +195,18 @@ impl CertificateAuthority {
     }
 }
 
-fn pair(place: &LabPaths, name: &str, issued: IssuedCertificate) -> LabResult<()> {
-    secret(&file(place, &format!("{name}.crt")), &issued.certificate)?;
-    secret(&file(place, &format!("{name}.key")), &issued.key)
+fn write_pair(place: &LabPaths, name: &str, issued: IssuedCertificate) -> LabResult<()> {
+    write_secret(&file(place, &format!("{name}.crt")), &issued.certificate)?;
+    write_secret(&file(place, &format!("{name}.key")), &issued.key)
 }
 
 /// Writes a file that only its owner can read.
-fn secret(path: &Path, text: &str) -> LabResult<()> {
+fn write_secret(path: &Path, text: &str) -> LabResult<()> {
     use std::io::Write;
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(LabError::file(path))
 }
 
-fn broken(error: rcgen::Error) -> LabError {
+fn certificate_error(error: rcgen::Error) -> LabError {
     LabError::refused(format!("cannot make certificates: {error}"))
 }

@@ -4,13 +4,11 @@ use super::credentials::ClusterUser;
 use super::machine;
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
-use crate::place::{LabPaths, netns_path};
+use crate::netns;
+use crate::place::LabPaths;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::thread::{
-    LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
-};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
@@ -18,16 +16,16 @@ use std::process::Command;
 /// Runs a command on a node and exits with its exit status. Returns only on failure. The caller must be
 /// single-threaded.
 pub fn on_node(place: &LabPaths, node: &str, mut command: Command) -> LabResult<()> {
-    let failed = |source: std::io::Error| LabError::Io { what: node.to_owned(), source };
     let pid = machine::first_process(place, node).running();
     let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     let pid = pid.ok_or_else(|| LabError::refused(format!("{node} does not run")))?;
-    let handle = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     let all = ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::NETWORK
         | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
         | ThreadNameSpaceType::PROCESS_ID;
-    move_into_thread_name_spaces(handle.as_fd(), all).map_err(|error| failed(error.into()))?;
+    pidfd_open(pid, PidfdFlags::empty())
+        .and_then(|handle| move_into_thread_name_spaces(handle.as_fd(), all))
+        .map_err(|error| LabError::Io { what: node.to_owned(), source: error.into() })?;
     // setns to a PID namespace affects only children, so the command must be a child process.
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().map_err(|source| LabError::Io { what: program, source })?;
@@ -46,14 +44,7 @@ pub fn kubectl(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
     let program = kubernetes.program("kubectl");
     let mut command = Command::new(&program);
     command.args(arguments).env("KUBECONFIG", ClusterUser::Admin.kubeconfig(place));
-    into_fabric(place)?;
+    // The API server is reachable only from the fabric's namespace.
+    netns::enter(&place.fabric())?;
     Err(LabError::file(&program)(command.exec()))
-}
-
-/// Moves the calling thread to the fabric's namespace, from which the API server is reachable.
-pub fn into_fabric(place: &LabPaths) -> LabResult<()> {
-    let path = netns_path(&place.fabric());
-    let namespace = File::open(&path).map_err(LabError::file(&path))?;
-    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| LabError::file(&path)(error.into()))
 }

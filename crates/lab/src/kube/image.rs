@@ -45,7 +45,6 @@ impl ContainerImage {
     /// Builds an image of a Tortie program and its shared libraries.
     pub fn tortie(program: &Path, name: &str) -> LabResult<ContainerImage> {
         let contents = fs::read(program).map_err(LabError::file(program))?;
-        let failed = |source| LabError::Io { what: format!("image {name}"), source };
         let mut tree = LayerTree::default();
         tree.file("usr/bin/tortie", 0o755, contents);
         for other in PROGRAM_NAMES {
@@ -57,7 +56,8 @@ impl ContainerImage {
             tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
         let entrypoint = vec!["/usr/bin/tortie".to_owned()];
-        Ok(ContainerImage { names: vec![name.to_owned()], layer: tree.layer().map_err(failed)?, entrypoint })
+        let layer = tree.layer().map_err(|source| LabError::Io { what: format!("image {name}"), source })?;
+        Ok(ContainerImage { names: vec![name.to_owned()], layer, entrypoint })
     }
 
     /// Writes an archive for `ctr images import` and `podman load`.
@@ -92,14 +92,14 @@ impl ContainerImage {
             "application/vnd.oci.image.manifest.v1+json",
             manifest.to_string().as_bytes(),
         )?;
-        let named = |name: &String| {
+        let mut manifests = Vec::new();
+        for name in &self.names {
             let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
             let mut manifest = manifest.clone();
             manifest["annotations"] =
                 json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
-            manifest
-        };
-        let manifests: Vec<Value> = self.names.iter().map(named).collect();
+            manifests.push(manifest);
+        }
         let index = json!({"schemaVersion": 2, "manifests": manifests});
         archive.file("index.json", 0o644, index.to_string().as_bytes())?;
         archive.finish()?;
@@ -110,10 +110,8 @@ impl ContainerImage {
 /// Writes a copy of a program without debug information and returns its path, or the path of the program if that fails.
 pub fn without_debug_info(program: &Path, copy: &Path) -> PathBuf {
     let stripped = Command::new("strip").args(["--strip-debug", "-o"]).arg(copy).arg(program).output();
-    match stripped.is_ok_and(|output| output.status.success()) {
-        true => copy.to_owned(),
-        false => program.to_owned(),
-    }
+    let slim = if stripped.is_ok_and(|output| output.status.success()) { copy } else { program };
+    slim.to_owned()
 }
 
 /// Contents of a layer, ordered by name. Parent directories are added as needed.
@@ -159,24 +157,29 @@ impl LayerTree {
 fn busybox_layer() -> LabResult<Vec<u8>> {
     let program = programs::which("busybox")
         .ok_or_else(|| LabError::refused("busybox is missing (package busybox-static)"))?;
-    let failed = |source| LabError::Io { what: program.display().to_string(), source };
-    let listed = Command::new(&program).arg("--list").output().map_err(failed)?;
+    try_busybox_layer(&program).map_err(LabError::file(&program))
+}
+
+fn try_busybox_layer(program: &Path) -> io::Result<Vec<u8>> {
+    let listed = Command::new(program).arg("--list").output()?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let mut tree = LayerTree::default();
-    tree.file("bin/busybox", 0o755, fs::read(&program).map_err(failed)?);
+    tree.file("bin/busybox", 0o755, fs::read(program)?);
     tree.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\n".to_vec());
     tree.file("etc/group", 0o644, b"root:x:0:\n".to_vec());
     tree.put("tmp", LayerEntry::Directory);
     for name in listed.lines().filter(|name| *name != "busybox" && !name.contains('/')) {
         tree.link(&format!("bin/{name}"), "busybox");
     }
-    tree.layer().map_err(failed)
+    tree.layer()
 }
 
 /// Returns the shared libraries of a program and its dynamic loader; empty for a static binary.
 fn libraries(program: &Path) -> LabResult<Vec<PathBuf>> {
-    let failed = |source| LabError::Io { what: "ldd".to_owned(), source };
-    let listed = Command::new("ldd").arg(program).output().map_err(failed)?;
+    let listed = Command::new("ldd")
+        .arg(program)
+        .output()
+        .map_err(|source| LabError::Io { what: "ldd".to_owned(), source })?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     Ok(listed.lines().filter_map(library).map(PathBuf::from).collect())
 }

@@ -62,30 +62,30 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
 fn configured(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
     let (datastore, endpoints) = match cluster.datastore {
         LabDatastore::Kubernetes => ("kubernetes", "\"\"".to_owned()),
-        LabDatastore::Embedded | LabDatastore::Etcd => ("etcdv3", store::address()),
+        LabDatastore::Embedded | LabDatastore::Etcd => ("etcdv3", store::store_url()),
     };
-    let [v4, v6] = [false, true].map(|ipv6| cluster.first_pool(ipv6));
-    let name = |pool: Option<ipnet::IpNet>| pool.map_or("none".to_owned(), |pool| pool.to_string());
-    let modes =
-        |pool: Option<ipnet::IpNet>| pool.map_or(("Never", "Never"), |pool| cluster.encap.modes(&pool));
+    let pools = [false, true].map(|ipv6| cluster.first_pool(ipv6));
+    let [v4_name, v6_name] = pools.map(|pool| pool.map_or("none".to_owned(), |pool| pool.to_string()));
+    let [(v4_ipip, v4_vxlan), (_, v6_vxlan)] =
+        pools.map(|pool| pool.map_or(("Never", "Never"), |pool| cluster.encap.modes(&pool)));
     let settings = [
         ("datastore_type", datastore.to_owned()),
         ("etcd_endpoints", endpoints),
         ("networking_backend", cluster.bgp.backend().to_owned()),
         ("typha_service_name", if cluster.hubs > 0 { HUB_SERVICE_NAME } else { "none" }.to_owned()),
-        ("ipv4_pool", name(v4)),
-        ("ipv6_pool", name(v6)),
-        ("ipv4_pool_ipip", modes(v4).0.to_owned()),
-        ("ipv4_pool_vxlan", modes(v4).1.to_owned()),
-        ("ipv6_pool_vxlan", modes(v6).1.to_owned()),
+        ("ipv4_pool", v4_name),
+        ("ipv6_pool", v6_name),
+        ("ipv4_pool_ipip", v4_ipip.to_owned()),
+        ("ipv4_pool_vxlan", v4_vxlan.to_owned()),
+        ("ipv6_pool_vxlan", v6_vxlan.to_owned()),
     ];
     let mut text = manifest.to_owned();
     for (setting, value) in settings {
         text = set(&text, setting, &value)?;
     }
-    for (family, pool) in [(4, v4), (6, v6)] {
-        let assign = |so: bool| format!("\"assign_ipv{family}\": \"{so}\"");
-        text = text.replace(&assign(true), &assign(pool.is_some()));
+    for (family, pool) in [4, 6].into_iter().zip(pools) {
+        let assign = format!("\"assign_ipv{family}\": ");
+        text = text.replace(&format!("{assign}\"true\""), &format!("{assign}\"{}\"", pool.is_some()));
     }
     if cluster.bgp == BgpMode::None {
         // Without BGP, nodes program the routes to each other's blocks themselves.
@@ -129,20 +129,21 @@ fn kinds_of_first_group() -> String {
 /// Replaces the value of a setting that must have exactly one line in the manifest, indented by two spaces.
 pub fn set(text: &str, setting: &str, value: &str) -> LabResult<String> {
     let start = format!("  {setting}: ");
-    match text.lines().filter(|line| line.starts_with(&start)).count() {
-        1 => {}
-        count => return Err(LabError::refused(format!("the manifest has {count} lines for {setting}"))),
+    let count = text.lines().filter(|line| line.starts_with(&start)).count();
+    if count != 1 {
+        return Err(LabError::refused(format!("the manifest has {count} lines for {setting}")));
     }
-    let line = |line: &str| match line.starts_with(&start) {
-        true => format!("{start}{value}\n"),
-        false => format!("{line}\n"),
-    };
-    Ok(text.lines().map(line).collect())
+    let mut changed = String::new();
+    for line in text.lines() {
+        changed += &if line.starts_with(&start) { format!("{start}{value}\n") } else { format!("{line}\n") };
+    }
+    Ok(changed)
 }
 
 /// Renders the ConfigMap with the API server's real address: without kube-proxy its service address is not reachable.
 pub fn services_endpoint(namespace: &str) -> String {
-    let (host, port) = (topology::gateway(1).ipv4, credentials::API_PORT);
+    let host = topology::gateway(1).ipv4;
+    let port = credentials::API_PORT;
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: kubernetes-services-endpoint, namespace: {namespace}}}\n\
          data: {{KUBERNETES_SERVICE_HOST: \"{host}\", KUBERNETES_SERVICE_PORT: \"{port}\"}}\n"
@@ -174,30 +175,20 @@ mod tests {
     use crate::topology::LabTopology;
 
     fn cluster(bgp: BgpMode, encap: PodEncapsulation, datastore: LabDatastore, pools: &[&str]) -> LabCluster {
-        LabCluster {
-            hubs: 0,
-            datastore,
-            topology: LabTopology::L2,
-            bgp,
-            encap,
-            bird: Vec::new(),
-            record: false,
-            endpoint: String::new(),
-            pools: pools.iter().map(|pool| pool.parse().unwrap()).collect(),
-            nodes: Vec::new(),
-            kubernetes: None,
-        }
+        let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
+        let place = LabPaths::new("lab", None).unwrap();
+        LabCluster { bgp, encap, pools, ..LabCluster::new(&place, datastore, LabTopology::L2, 0) }
     }
 
     #[test]
-    fn the_usual_lab_applies_what_deploy_has_to_the_byte() {
+    fn a_default_lab_applies_deploy_unchanged() {
         let pools = ["10.244.0.0/16", "fd00:10:244::/112"];
         let plain = cluster(BgpMode::Mesh, PodEncapsulation::None, LabDatastore::Kubernetes, &pools);
         assert_eq!(configured(NODE_MANIFEST.1, &plain).unwrap(), NODE_MANIFEST.1);
     }
 
     #[test]
-    fn what_the_lab_was_told_is_in_the_config_map() {
+    fn options_of_the_lab_reach_the_config_map() {
         let other =
             cluster(BgpMode::None, PodEncapsulation::IpipCross, LabDatastore::Embedded, &["10.99.0.0/16"]);
         let text = configured(NODE_MANIFEST.1, &other).unwrap();
@@ -225,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lab_with_hubs_has_pods_of_them_and_nodes_that_look_for_them() {
+    fn hubs_of_the_lab_configure_pods_and_nodes() {
         let pools = ["10.244.0.0/16"];
         let two = LabCluster {
             hubs: 2,

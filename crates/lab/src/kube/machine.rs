@@ -11,8 +11,9 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::{WaitStatus, wait};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 use tortie_process::PidFile;
 
@@ -56,11 +57,17 @@ fn command(place: &LabPaths, node: &str, first: bool) -> Command {
 /// Runs as the process that [`start`] starts: forks the init process into a new PID namespace and waits for it.
 pub fn boot(place: &LabPaths, node: &str) -> LabResult<()> {
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| namespaces(node, error))?;
-    let failed = |source| LabError::Io { what: format!("the first process of {node}"), source };
-    let mut child = command(place, node, true).spawn().map_err(failed)?;
-    first_process(place, node).write(child.id()).map_err(failed)?;
-    let status = child.wait().map_err(failed)?;
-    Err(LabError::refused(format!("the first process of {node} ended ({status})")))
+    let what = format!("the first process of {node}");
+    match run_first_process(place, node) {
+        Ok(status) => Err(LabError::refused(format!("{what} ended ({status})"))),
+        Err(source) => Err(LabError::Io { what, source }),
+    }
+}
+
+fn run_first_process(place: &LabPaths, node: &str) -> io::Result<ExitStatus> {
+    let mut child = command(place, node, true).spawn()?;
+    first_process(place, node).write(child.id())?;
+    child.wait()
 }
 
 /// Runs as the init process. After the last step it only reaps children and never returns.
@@ -72,7 +79,7 @@ pub fn run(place: &LabPaths, node: &str) -> LabResult<()> {
     nix::unistd::sethostname(node).map_err(|error| namespaces(node, error))?;
     let mut daemons = BTreeMap::new();
     for step in &steps {
-        let started = step.take().map_err(|source| LabError::Io { what: node.to_owned(), source })?;
+        let started = step.execute().map_err(|source| LabError::Io { what: node.to_owned(), source })?;
         daemons.extend(started);
     }
     loop {
@@ -89,7 +96,7 @@ pub fn run(place: &LabPaths, node: &str) -> LabResult<()> {
 fn report(daemons: &mut BTreeMap<u32, &str>, status: WaitStatus) {
     let pid = status.pid().and_then(|pid| u32::try_from(pid.as_raw()).ok());
     if let Some(name) = pid.and_then(|pid| daemons.remove(&pid)) {
-        crate::up::say(&format!("{name} ended: {status:?}"));
+        crate::up::print_progress(&format!("{name} ended: {status:?}"));
     }
 }
 

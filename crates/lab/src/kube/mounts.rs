@@ -30,23 +30,24 @@ const NONE: Option<&str> = None;
 /// directories of the lab and the node.
 pub fn prepare(lab: &Path, node: &Path) -> LabResult<()> {
     // Keep mount events from propagating to the host.
-    change("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    set_propagation("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
     // A mounted network namespace would stay alive as long as this mount namespace refers to it.
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let _ = umount2(&entry.path(), MntFlags::MNT_DETACH);
     }
     // Both paths are covered by mounts below; the descriptors keep them reachable.
-    let (lab_dir, cgroups) = (open(lab)?, open(Path::new(CGROUP_ROOT))?);
+    let lab_dir = open(lab)?;
+    let cgroups = open(Path::new(CGROUP_ROOT))?;
     for name in OVERLAY_DIRECTORIES {
-        layer(&node.join("layers").join(name), name)?;
+        mount_overlay(&node.join("layers").join(name), name)?;
     }
     for name in NODE_DIRECTORIES {
         bind(&directory(node.join("own").join(name))?, &directory(Path::new("/").join(name))?)?;
     }
-    fresh("proc", "/proc")?;
-    fresh("sysfs", "/sys")?;
+    mount_new("proc", "/proc")?;
+    mount_new("sysfs", "/sys")?;
     bind(&by_descriptor(&cgroups), Path::new(CGROUP_ROOT))?;
-    fresh("tmpfs", "/run")?;
+    mount_new("tmpfs", "/run")?;
     directory(lab.to_owned())?;
     bind(&by_descriptor(&lab_dir), lab)?;
     for name in ["/run/lock", "/run/netns"] {
@@ -67,11 +68,12 @@ pub fn prepare(lab: &Path, node: &Path) -> LabResult<()> {
         fs::write(&file, "1").map_err(LabError::file(&file))?;
     }
     // Containers and the runtime must see each other's mounts.
-    change("/", MsFlags::MS_REC | MsFlags::MS_SHARED)
+    set_propagation("/", MsFlags::MS_REC | MsFlags::MS_SHARED)
 }
 
-fn layer(dir: &Path, name: &str) -> LabResult<()> {
-    let (upper, work) = (directory(dir.join("upper"))?, directory(dir.join("work"))?);
+fn mount_overlay(dir: &Path, name: &str) -> LabResult<()> {
+    let upper = directory(dir.join("upper"))?;
+    let work = directory(dir.join("work"))?;
     let lower = Path::new("/").join(name);
     let options =
         format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
@@ -84,12 +86,12 @@ fn bind(from: &Path, to: &Path) -> LabResult<()> {
         .map_err(|error| refused(&from.display().to_string(), to, error))
 }
 
-fn fresh(kind: &str, to: &str) -> LabResult<()> {
+fn mount_new(kind: &str, to: &str) -> LabResult<()> {
     mount(Some(kind), to, Some(kind), MsFlags::empty(), NONE)
         .map_err(|error| refused(kind, Path::new(to), error))
 }
 
-fn change(path: &str, flags: MsFlags) -> LabResult<()> {
+fn set_propagation(path: &str, flags: MsFlags) -> LabResult<()> {
     mount(NONE, path, NONE, flags, NONE).map_err(|error| refused("a change", Path::new(path), error))
 }
 

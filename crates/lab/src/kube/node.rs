@@ -66,32 +66,33 @@ pub fn start(
     fs::create_dir_all(&files).map_err(LabError::file(&files))?;
     let runtime = write(files.join("containerd.toml"), &containerd::config())?;
     let kubelet = write(files.join("kubelet.json"), &kubelet_config(place, kubernetes, &group).to_string())?;
-    let log = |name: &str| files.join(format!("{name}.log"));
-    let daemon =
-        |name: &str, line: CommandLine| MachineStep::Start { name: name.to_owned(), line, log: log(name) };
     let mut steps = vec![
-        daemon("containerd", CommandLine::new("containerd", ["--config", &text(&runtime)])),
+        start_step(&files, "containerd", CommandLine::new("containerd", ["--config", &path_text(&runtime)])),
         MachineStep::Await { socket: PathBuf::from(containerd::CONTAINERD_SOCKET) },
     ];
     for name in IMAGE_FILES {
-        let image = text(&images(place).join(name));
+        let image = path_text(&images(place).join(name));
         let line = CommandLine::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
         steps.push(MachineStep::Run { line });
     }
     // The plugins of the distribution; Tortie's are installed next to them.
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));
-    let copy = format!("mkdir -p {0} && cp {1}/* {0}/", text(containerd::plugins()), text(plugins));
+    let copy = format!("mkdir -p {0} && cp {1}/* {0}/", path_text(containerd::plugins()), path_text(plugins));
     steps.push(MachineStep::Run { line: CommandLine::new("/bin/sh", ["-c", &copy]) });
     if kubernetes.cni == PodNetwork::Ptp {
         // Install Tortie's plugin here: the daemon only enforces policy in this mode and does not install it.
-        let copy = format!("cp {} {}/calico", text(&program(place)), text(containerd::plugins()));
+        let copy = format!("cp {} {}/calico", path_text(&program(place)), path_text(containerd::plugins()));
         steps.push(MachineStep::Run { line: CommandLine::new("/bin/sh", ["-c", &copy]) });
     }
-    steps.push(daemon("kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
+    steps.push(start_step(&files, "kubelet", kubelet_line(place, kubernetes, node, &kubelet)));
     if kubernetes.proxy != ProxyMode::None {
-        steps.push(daemon("kube-proxy", proxy_line(place, cluster, kubernetes, node)));
+        steps.push(start_step(&files, "kube-proxy", proxy_line(place, cluster, kubernetes, node)));
     }
     machine::start(place, &node.name, &steps)
+}
+
+fn start_step(files: &Path, name: &str, line: CommandLine) -> MachineStep {
+    MachineStep::Start { name: name.to_owned(), line, log: files.join(format!("{name}.log")) }
 }
 
 /// Waits until Tortie's daemon accepts pods, Kubernetes reports the node as ready, and the node has no taints.
@@ -102,14 +103,17 @@ pub async fn ready(
     started: StartedDaemon,
 ) -> LabResult<()> {
     started
-        .ready_within(KUBERNETES_READY_TIMEOUT, || async {
+        .ready_within(KUBERNETES_READY_TIMEOUT, async || {
             cni::status(place, cluster, &node.name).await?;
             let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}{.spec.taints[*].key}";
-            let said = control::kubectl(place, cluster, &["get", "node", &node.name, "-o", path]).await?;
-            match said.as_str() {
-                "True" => Ok(()),
-                other => Err(format!("Kubernetes says of {} (Ready, taints): {other:?}", node.name)),
+            let state = control::kubectl(place, cluster, &["get", "node", &node.name, "-o", path]).await?;
+            if state != "True" {
+                let name = &node.name;
+                return Err(LabError::refused(format!(
+                    "Kubernetes says of {name} (Ready, taints): {state:?}"
+                )));
             }
+            Ok(())
         })
         .await
 }
@@ -118,11 +122,12 @@ pub async fn ready(
 pub fn logs(place: &LabPaths, node: &str) -> Vec<PathBuf> {
     // In the upper directory of the overlay that covers the host's /var.
     let pods = place.node_dir(node).join("layers/var/upper/log/pods");
-    let ours = |pod: &PathBuf| {
-        pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD_LOG_PREFIX))
-    };
-    let mut logs: Vec<PathBuf> =
-        entries(&pods).into_iter().filter(ours).flat_map(|pod| entries(&pod.join(CONTAINER_NAME))).collect();
+    let mut logs = Vec::new();
+    for pod in entries(&pods) {
+        if pod.file_name().is_some_and(|name| name.to_string_lossy().starts_with(POD_LOG_PREFIX)) {
+            logs.extend(entries(&pod.join(CONTAINER_NAME)));
+        }
+    }
     logs.sort_by_key(|log| fs::metadata(log).and_then(|meta| meta.modified()).ok());
     logs
 }
@@ -206,6 +211,6 @@ fn write(path: PathBuf, contents: &str) -> LabResult<PathBuf> {
     Ok(path)
 }
 
-fn text(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }

@@ -57,10 +57,10 @@ impl KubernetesPrograms {
         if plugins().is_none() {
             lacking.push(format!("CNI plugin {LOOPBACK_PLUGIN} (package containernetworking-plugins)"));
         }
-        match lacking.is_empty() {
-            true => Ok(()),
-            false => Err(LabError::refused(format!("nodes of Kubernetes need {}", lacking.join(", ")))),
+        if !lacking.is_empty() {
+            return Err(LabError::refused(format!("nodes of Kubernetes need {}", lacking.join(", "))));
         }
+        Ok(())
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_the_way_to_get_it() {
+    fn missing_programs_are_named_with_their_source() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("kubelet"), "").unwrap();
         let error = KubernetesPrograms::find(Some(dir.path())).unwrap_err().to_string();

@@ -11,7 +11,7 @@ use crate::topology::LabNode;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const CIDR_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -31,10 +31,10 @@ pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
                     IpNet::V4(_) => other.ipv4.addr().to_string(),
                     IpNet::V6(_) => other.ipv6.addr().to_string(),
                 };
-                on_node(place, node, "ip", &["route", "replace", &range.to_string(), "via", &gateway])?;
+                run_on_node(place, node, "ip", &["route", "replace", &range.to_string(), "via", &gateway])?;
             }
         }
-        on_node(place, node, "nft", &[&masquerade(&cluster.pools)])?;
+        run_on_node(place, node, "nft", &[&masquerade_rules(&cluster.pools)])?;
         // The node sees this directory as /etc/cni/net.d.
         let dir = place.node_dir(&node.name).join("own").join(
             containerd::networks()
@@ -53,10 +53,10 @@ async fn ranges_of(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> La
     let deadline = Instant::now() + KUBERNETES_READY_TIMEOUT;
     loop {
         let words = ["get", "node", &node.name, "-o", "jsonpath={.spec.podCIDRs[*]}"];
-        let said = control::kubectl(place, cluster, &words).await;
-        let ranges: Vec<IpNet> = said
+        let listed = control::kubectl(place, cluster, &words).await;
+        let ranges: Vec<IpNet> = listed
             .iter()
-            .flat_map(|said| said.split_whitespace())
+            .flat_map(|text| text.split_whitespace())
             .filter_map(|word| word.parse().ok())
             .collect();
         if !ranges.is_empty() {
@@ -64,7 +64,7 @@ async fn ranges_of(place: &LabPaths, cluster: &LabCluster, node: &LabNode) -> La
         }
         if Instant::now() > deadline {
             return Err(LabError::refused(format!(
-                "Kubernetes gives {} no range of addresses: {said:?}",
+                "Kubernetes gives {} no range of addresses: {listed:?}",
                 node.name
             )));
         }
@@ -86,31 +86,28 @@ fn conflist(ranges: &[IpNet]) -> Value {
 }
 
 /// Renders nft rules that masquerade traffic leaving the pod network, since other hosts have no routes to pods.
-fn masquerade(pools: &[IpNet]) -> String {
-    let rule = |pool: &IpNet| {
+fn masquerade_rules(pools: &[IpNet]) -> String {
+    let mut rules = "add table inet lab\nflush table inet lab\n\
+        add chain inet lab postrouting { type nat hook postrouting priority srcnat; }\n"
+        .to_owned();
+    for pool in pools {
         let family = if matches!(pool, IpNet::V4(_)) { "ip" } else { "ip6" };
-        format!("add rule inet lab postrouting {family} saddr {pool} {family} daddr != {pool} masquerade\n")
-    };
-    let rules: String = pools.iter().map(rule).collect();
-    format!(
-        "add table inet lab\nflush table inet lab\n\
-         add chain inet lab postrouting {{ type nat hook postrouting priority srcnat; }}\n{rules}"
-    )
+        rules += &format!(
+            "add rule inet lab postrouting {family} saddr {pool} {family} daddr != {pool} masquerade\n"
+        );
+    }
+    rules
 }
 
 /// Runs a command in the network namespace of a node.
-fn on_node(place: &LabPaths, node: &LabNode, program: &str, arguments: &[&str]) -> LabResult<()> {
+fn run_on_node(place: &LabPaths, node: &LabNode, program: &str, arguments: &[&str]) -> LabResult<()> {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let failed = |reason: String| {
-        LabError::refused(format!("{}: {program} {}: {reason}", node.name, arguments.join(" ")))
-    };
-    let netns = netns::open(&place.node_netns(&node.name))?;
-    let spawned = netns.command(command).and_then(|command| command.spawn());
-    let output = spawned.map_err(|error| failed(error.to_string()))?.wait_with_output();
-    let output = output.map_err(|error| failed(error.to_string()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    command.args(arguments);
+    let output = netns::output(&place.node_netns(&node.name), command, b"")?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let line = arguments.join(" ");
+        return Err(LabError::refused(format!("{}: {program} {line}: {reason}", node.name)));
     }
+    Ok(())
 }

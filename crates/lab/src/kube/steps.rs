@@ -7,11 +7,11 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tortie_process::wait_until;
 
 /// Time limit for a socket to accept connections. Test machines may be heavily loaded.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(120);
-const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -47,7 +47,7 @@ impl CommandLine {
 
 impl MachineStep {
     /// Executes the step. Returns the pid and name of a started daemon.
-    pub fn take(&self) -> io::Result<Option<(u32, &str)>> {
+    pub fn execute(&self) -> io::Result<Option<(u32, &str)>> {
         match self {
             MachineStep::Start { name, line, log } => {
                 let log = File::options().create(true).append(true).open(log)?;
@@ -55,27 +55,18 @@ impl MachineStep {
                 child.map(|child| Some((child.id(), name.as_str()))).map_err(|error| about(line, &error))
             }
             MachineStep::Await { socket } => {
-                let deadline = Instant::now() + SOCKET_TIMEOUT;
-                loop {
-                    match UnixStream::connect(socket) {
-                        Ok(_) => return Ok(None),
-                        Err(error) if Instant::now() > deadline => {
-                            let seconds = SOCKET_TIMEOUT.as_secs();
-                            let path = socket.display();
-                            return Err(io::Error::other(format!(
-                                "{path} accepts no connections after {seconds} s: {error}"
-                            )));
-                        }
-                        Err(_) => std::thread::sleep(SOCKET_POLL_INTERVAL),
-                    }
-                }
+                wait_until(SOCKET_TIMEOUT, || UnixStream::connect(socket).is_ok());
+                let Err(error) = UnixStream::connect(socket) else { return Ok(None) };
+                let seconds = SOCKET_TIMEOUT.as_secs();
+                let path = socket.display();
+                Err(io::Error::other(format!("{path} accepts no connections after {seconds} s: {error}")))
             }
             MachineStep::Run { line } => {
                 let output = line.command().output().map_err(|error| about(line, &error))?;
-                match output.status.success() {
-                    true => Ok(None),
-                    false => Err(about(line, &String::from_utf8_lossy(&output.stderr).trim())),
+                if !output.status.success() {
+                    return Err(about(line, &String::from_utf8_lossy(&output.stderr).trim()));
                 }
+                Ok(None)
             }
         }
     }
@@ -90,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_do_what_they_say_or_tell_why_not() {
+    fn steps_run_or_report_their_error() {
         let dir = tempfile::tempdir().unwrap();
         let shell = |text: &str| CommandLine::new("/bin/sh", ["-c", text]);
         let mut line = shell("echo $WORD; echo gone >&2");
@@ -99,18 +90,16 @@ mod tests {
         let step = MachineStep::Start { name: "x".into(), line, log: log.clone() };
         let text = serde_json::to_string(&step).unwrap();
         let step: MachineStep = serde_json::from_str(&text).unwrap();
-        let (_, name) = step.take().unwrap().unwrap();
+        let (_, name) = step.execute().unwrap().unwrap();
         assert_eq!(name, "x");
-        let deadline = Instant::now() + SOCKET_TIMEOUT;
-        while std::fs::read_to_string(&log).unwrap() != "here\ngone\n" {
-            assert!(Instant::now() < deadline, "{:?}", std::fs::read_to_string(&log));
-            std::thread::sleep(SOCKET_POLL_INTERVAL);
-        }
-        assert!(MachineStep::Run { line: shell("true") }.take().unwrap().is_none());
-        let error = MachineStep::Run { line: shell("echo why >&2; false") }.take().unwrap_err().to_string();
+        let logged = || std::fs::read_to_string(&log).unwrap();
+        assert!(wait_until(SOCKET_TIMEOUT, || logged() == "here\ngone\n"), "{}", logged());
+        assert!(MachineStep::Run { line: shell("true") }.execute().unwrap().is_none());
+        let error =
+            MachineStep::Run { line: shell("echo why >&2; false") }.execute().unwrap_err().to_string();
         assert!(error.ends_with(": why"), "{error}");
         let socket = dir.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert!(MachineStep::Await { socket }.take().unwrap().is_none());
+        assert!(MachineStep::Await { socket }.execute().unwrap().is_none());
     }
 }

@@ -56,7 +56,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn another_program_finds_in_it_what_was_put_there() {
+    fn cpio_extracts_the_archive() {
         let mut archive = CpioArchive::default();
         archive.directory("/etc");
         archive.file("/etc/name", b"guest\n");

@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the guest says nothing of a::three")]
-    fn one_that_the_guest_did_not_run_has_not_succeeded() {
+    fn a_test_missing_in_the_output_has_failed() {
         GuestResults::read(SERIAL).expect_success("a::three");
     }
 }

@@ -51,16 +51,16 @@ impl DaemonLogging {
     pub fn start() -> DaemonLogging {
         let given = EnvFilter::try_from_default_env().ok();
         let follows = given.is_none();
-        let wanted: LogFilter = match given {
+        let initial_filter: LogFilter = match given {
             Some(given) => Box::new(given),
-            None => wanted(LogSeverity::Info, None),
+            None => build_filter(LogSeverity::Info, None),
         };
         let counters = Arc::new(LogCounters::default());
-        let sink = || LogSink::new(counters.clone());
-        let (file_sink, syslog_sink) = (sink(), sink());
-        let (screen_filter, screen) = reload::Layer::new(wanted);
-        let (file_filter, file) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
-        let (syslog_filter, syslog) = reload::Layer::new(self::wanted(LogSeverity::Off, None));
+        let file_sink = LogSink::new(counters.clone());
+        let syslog_sink = LogSink::new(counters.clone());
+        let (screen_filter, screen) = reload::Layer::new(initial_filter);
+        let (file_filter, file) = reload::Layer::new(build_filter(LogSeverity::Off, None));
+        let (syslog_filter, syslog) = reload::Layer::new(build_filter(LogSeverity::Off, None));
         let colours = io::stderr().is_terminal();
         let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![
             // Write errors are counted by the writer. By default the layer prints them with a macro that panics if
@@ -112,7 +112,7 @@ impl DaemonLogging {
         }
         match &path {
             None => self.file_sink.close(),
-            Some(path) => match opened(path).and_then(|log| self.file_sink.open("log-file", log)) {
+            Some(path) => match open_log(path).and_then(|log| self.file_sink.open("log-file", log)) {
                 Ok(()) => {}
                 Err(error) => {
                     problems.push(format!("logFilePath: {:?} cannot be written: {error}", path.display()));
@@ -160,7 +160,7 @@ impl LogControl for DaemonLogging {
             (Some(&self.syslog), settings.syslog.unwrap_or(LogSeverity::Off)),
         ] {
             // Fails only if the subscriber is gone.
-            let _ = handle.map(|handle| handle.reload(wanted(severity, open.debug_files.clone())));
+            let _ = handle.map(|handle| handle.reload(build_filter(severity, open.debug_files.clone())));
         }
         for sink in [&self.file_sink, &self.syslog_sink] {
             sink.keep_all(settings.keeps_all);
@@ -176,14 +176,14 @@ impl LogControl for DaemonLogging {
     }
 }
 
-fn opened(path: &std::path::Path) -> io::Result<RotatingLog> {
+fn open_log(path: &std::path::Path) -> io::Result<RotatingLog> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         std::fs::create_dir_all(directory)?;
     }
     RotatingLog::open(path, LOG_BYTES)
 }
 
-fn wanted(severity: LogSeverity, debug_files: Option<Regex>) -> LogFilter {
+fn build_filter(severity: LogSeverity, debug_files: Option<Regex>) -> LogFilter {
     let level = match severity {
         LogSeverity::Trace => "trace",
         LogSeverity::Debug => "debug",

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_a_full_disk_are_counted_and_reported() {
+    fn lines_lost_on_a_full_disk_are_reported() {
         let counters = Arc::new(LogCounters::default());
         let screen = StderrLog::new(counters.clone(), false);
         let mut disk = LimitedWriter(Vec::new(), 6);

@@ -85,11 +85,12 @@ pub fn printable_line(text: &[u8], has_colours: bool) -> Vec<u8> {
     const ESCAPE: &str = "\x1b";
     let text = String::from_utf8_lossy(text);
     let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
-    let parts: Vec<_> = match has_colours {
-        true => line.split(ESCAPE).map(escape_controls).collect(),
-        false => vec![escape_controls(line)],
+    let escaped = if has_colours {
+        line.split(ESCAPE).map(escape_controls).collect::<Vec<_>>().join(ESCAPE)
+    } else {
+        escape_controls(line).into_owned()
     };
-    (parts.join(ESCAPE) + end).into_bytes()
+    (escaped + end).into_bytes()
 }
 
 /// Writes a single log line.
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// A target that reports each line and then blocks until it is told to continue.
+    /// A target that reports each line and then blocks until the test continues it.
     struct BlockingTarget {
         written: Sender<Vec<u8>>,
         go_on: Receiver<()>,
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_disk_does_not_take_is_dropped_and_counted_and_holds_nobody_up() {
+    fn a_slow_disk_drops_lines_without_blocking() {
         let counters = Arc::new(LogCounters::default());
         let sink = LogSink::new(counters.clone());
         let (written, lines) = channel();

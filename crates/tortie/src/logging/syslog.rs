@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_a_priority_and_stays_one_line_within_bounds() {
+    fn messages_are_one_bounded_line_with_a_priority() {
         let text = |level, line: &[u8]| String::from_utf8(message(level, 7, line)).unwrap();
         assert_eq!(text(Level::WARN, b" disk\n<0>kernel: full\n"), "<28>tortie[7]: disk <0>kernel: full");
         assert_eq!(text(Level::DEBUG, b"x"), "<31>tortie[7]: x");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_started_again_gets_the_next_line() {
+    fn a_restarted_syslog_daemon_gets_the_next_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         assert!(SyslogTarget::new(&path).is_err());

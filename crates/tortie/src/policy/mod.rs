@@ -47,13 +47,11 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         PolicyCommand::Counters { output } => output,
     };
     let read = async { counters(&Netns::current()?).await };
-    let counters = runtime.block_on(read).map_err(|error| CommandError::Message(error.to_string()))?;
+    let counters = runtime.block_on(read).map_err(CommandError::message)?;
     let text = match output {
         CounterFormat::Table => table(&counters),
         CounterFormat::Json => {
-            serde_json::to_string_pretty(&counters.iter().map(object).collect::<Vec<_>>())
-                .map_err(|error| CommandError::Message(error.to_string()))?
-                + "\n"
+            serde_json::to_string_pretty(&counters.iter().map(object).collect::<Vec<_>>())? + "\n"
         }
     };
     out.write_all(text.as_bytes())?;
@@ -71,8 +69,8 @@ fn rule(counted: &CounterSubject) -> (String, String) {
     }
 }
 
-fn when(when: CountedStage) -> &'static str {
-    match when {
+fn stage_name(stage: CountedStage) -> &'static str {
+    match stage {
         CountedStage::Normal => "normal",
         CountedStage::PreDnat => "pre-dnat",
         CountedStage::Untracked => "untracked",
@@ -80,21 +78,21 @@ fn when(when: CountedStage) -> &'static str {
 }
 
 fn table(counters: &[RuleCounter]) -> String {
-    let headings =
-        ["POLICY", "DIRECTION", "STAGE", "RULE", "ACTION", "PACKETS", "BYTES"].map(str::to_owned).to_vec();
-    let row = |counter: &RuleCounter| {
+    let headings = ["POLICY", "DIRECTION", "STAGE", "RULE", "ACTION", "PACKETS", "BYTES"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for counter in counters {
         let (owner, number) = rule(&counter.of);
-        vec![
+        rows.push(vec![
             owner,
             counter.of.direction().to_string(),
-            when(counter.when).to_owned(),
+            stage_name(counter.when).to_owned(),
             number,
             counter.verdict.to_string(),
             counter.packets.to_string(),
             counter.bytes.to_string(),
-        ]
-    };
-    layout(&[headings].into_iter().chain(counters.iter().map(row)).collect::<Vec<_>>())
+        ]);
+    }
+    layout(&rows)
 }
 
 fn object(counter: &RuleCounter) -> serde_json::Value {
@@ -106,7 +104,7 @@ fn object(counter: &RuleCounter) -> serde_json::Value {
     json!({
         "policy": owner,
         "direction": counter.of.direction().to_string(),
-        "stage": when(counter.when),
+        "stage": stage_name(counter.when),
         "rule": number,
         "action": counter.verdict.to_string(),
         "packets": counter.packets,

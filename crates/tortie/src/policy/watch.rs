@@ -84,10 +84,9 @@ impl PolicyWatchArgs {
 }
 
 pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let failed = |error: tortie_dataplane::DataplaneError| CommandError::Message(error.to_string());
-    let netns = Netns::current().map_err(failed)?;
+    let netns = Netns::current().map_err(CommandError::message)?;
     let mut seen = LastCounts::default();
-    seen.changes(&counters(&netns).await.map_err(failed)?);
+    seen.changes(&counters(&netns).await.map_err(CommandError::message)?);
     let (sender, mut logged) = mpsc::channel(MAX_QUEUED_PACKETS);
     let follower = follow_log_group(&netns, sender);
     tokio::pin!(follower);
@@ -105,8 +104,8 @@ pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), Co
                 }
                 continue;
             }
-            Some(packet) = logged.recv() => vec![of_packet(packet)],
-            _ = look.tick() => seen.changes(&counters(&netns).await.map_err(failed)?),
+            Some(packet) = logged.recv() => vec![packet_event(packet)],
+            _ = look.tick() => seen.changes(&counters(&netns).await.map_err(CommandError::message)?),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for event in events.into_iter().filter(|event| args.wants(event)) {
@@ -130,7 +129,7 @@ fn clock(now: Duration) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn of_packet(packet: LoggedPacket) -> PolicyWatchEvent {
+fn packet_event(packet: LoggedPacket) -> PolicyWatchEvent {
     let what = packet.flow.map_or("unreadable packet".to_owned(), |flow| flow.to_string());
     PolicyWatchEvent { verdict: CountedVerdict::Log, rule: packet.rule, what }
 }
@@ -146,11 +145,12 @@ impl LastCounts {
         let mut events = Vec::new();
         for counter in counters {
             let key = (counter.of.clone(), counter.when);
-            let (packets, bytes) = self.0.get(&key).copied().unwrap_or_default();
-            let (packets, bytes) = match counter.packets >= packets && counter.bytes >= bytes {
-                true => (counter.packets - packets, counter.bytes - bytes),
-                false => (counter.packets, counter.bytes),
-            };
+            let (old_packets, old_bytes) = self.0.get(&key).copied().unwrap_or_default();
+            let RuleCounter { mut packets, mut bytes, .. } = *counter;
+            if packets >= old_packets && bytes >= old_bytes {
+                packets -= old_packets;
+                bytes -= old_bytes;
+            }
             if packets > 0 {
                 let unit = if packets == 1 { "packet" } else { "packets" };
                 let what = format!("{packets} {unit}, {bytes} bytes");

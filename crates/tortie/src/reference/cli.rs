@@ -14,7 +14,7 @@ Every command of `tortie`, with its options, as `tortie COMMAND --help` prints t
 ";
 
 #[test]
-fn the_page_of_commands_is_what_can_be_typed() {
+fn the_page_of_commands_is_current() {
     let mut command = TortieCli::command();
     command.build();
     let mut page = PAGE_HEADER.to_owned();
@@ -69,10 +69,7 @@ fn describe(command: &Command, above: &[&str], page: &mut String) {
 fn name(arg: &Arg) -> String {
     let values: Vec<String> =
         arg.get_value_names().unwrap_or_default().iter().map(|name| format!("<{name}>")).collect();
-    let value = match arg.get_action().takes_values() {
-        true => values.join(" "),
-        false => String::new(),
-    };
+    let value = if arg.get_action().takes_values() { values.join(" ") } else { String::new() };
     let flags: Vec<String> = arg
         .get_short()
         .map(|letter| format!("-{letter}"))
@@ -85,10 +82,10 @@ fn name(arg: &Arg) -> String {
 fn default(arg: &Arg) -> String {
     let values: Vec<&str> =
         arg.get_default_values().iter().map(|value| value.to_str().unwrap_or_default()).collect();
-    match values.is_empty() || !arg.get_action().takes_values() {
-        true => String::new(),
-        false => format!("`{}`", values.join(" ")),
+    if values.is_empty() || !arg.get_action().takes_values() {
+        return String::new();
     }
+    format!("`{}`", values.join(" "))
 }
 
 fn meaning(arg: &Arg) -> String {

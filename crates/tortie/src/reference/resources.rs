@@ -27,7 +27,7 @@ spec:
 ";
 
 #[test]
-fn the_page_of_resources_is_what_the_types_say() {
+fn the_page_of_resources_is_current() {
     let mut page = PAGE_HEADER.to_owned();
     for kind in Kind::ALL {
         let _ = writeln!(page, "- [{kind}](#{})", kind.name().to_lowercase());
@@ -98,16 +98,13 @@ fn row(schema: &Value, path: &str, required: bool, page: &mut String) {
 
 /// Writes the entries of a list or a map, unless they are plain strings.
 fn below(schema: &Value, path: &str, page: &mut String) {
-    let plain = schema["properties"].is_null() && schema["items"].is_null() && schema["enum"].is_null();
-    match plain && schema["type"] == "string" && !is_bounded(schema) {
-        true => {}
-        false if schema["properties"].is_object() => fields(schema, path, page),
-        false => row(schema, path, false, page),
+    if schema["properties"].is_object() {
+        return fields(schema, path, page);
     }
-}
-
-fn is_bounded(schema: &Value) -> bool {
-    ["minimum", "maximum"].iter().any(|keyword| !schema[keyword].is_null())
+    let details = ["properties", "items", "enum", "minimum", "maximum"];
+    if schema["type"] != "string" || details.iter().any(|keyword| !schema[keyword].is_null()) {
+        row(schema, path, false, page);
+    }
 }
 
 /// Describes the type of a value.
@@ -131,8 +128,7 @@ fn kind(schema: &Value) -> String {
         None if schema["x-kubernetes-int-or-string"] == true => "integer or string".to_owned(),
         None => "any".to_owned(),
     };
-    let bound = |keyword: &str| schema[keyword].as_f64();
-    match (bound("minimum"), bound("maximum")) {
+    match (schema["minimum"].as_f64(), schema["maximum"].as_f64()) {
         (Some(least), Some(most)) => text += &format!(", {least} to {most}"),
         (Some(least), None) => text += &format!(", at least {least}"),
         (None, Some(most)) => text += &format!(", at most {most}"),

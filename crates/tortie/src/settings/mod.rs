@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_compute::{NodeParameters, ParameterEffect, ResolvedParameter};
-use tortie_ctl::node::ask;
+use tortie_ctl::node::request;
 use tortie_ctl::{CommandError, layout};
 
 #[derive(Args, Debug)]
@@ -36,33 +36,39 @@ enum SettingsFormat {
     Json,
 }
 
+impl SettingsArgs {
+    fn selects(&self, name: &str, source: &str) -> bool {
+        if self.words.is_empty() {
+            return self.all || source != "built-in";
+        }
+        let name = name.to_lowercase();
+        self.words.iter().any(|word| name.contains(&word.to_lowercase()))
+    }
+}
+
 pub fn run(args: &SettingsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let answer = ask(&args.run_dir, "settings")?;
-    let words: Vec<String> = args.words.iter().map(|word| word.to_lowercase()).collect();
-    let wanted = |name: &str, source: &str| match words.is_empty() {
-        true => args.all || source != "built-in",
-        false => words.iter().any(|word| name.to_lowercase().contains(word)),
-    };
+    let answer = request(&args.run_dir, "settings")?;
     let mut settings = Vec::new();
     for ResolvedParameter { parameter, effect, .. } in NodeParameters::default().all() {
         let answers = answer["settings"].as_array().into_iter().flatten();
         let Some(of_node) = answers.into_iter().find(|setting| setting["name"] == parameter.key) else {
             continue;
         };
-        let text = |field: &str| of_node[field].as_str().unwrap_or_default().to_owned();
-        if wanted(parameter.key, &text("source")) {
+        let [value, source, from] =
+            ["value", "source", "from"].map(|field| of_node[field].as_str().unwrap_or_default().to_owned());
+        if args.selects(parameter.key, &source) {
             settings.push(SettingRow {
                 name: parameter.key,
-                value: text("value"),
+                value,
                 default: parameter.default,
-                source: text("source"),
-                from: text("from"),
+                source,
+                from,
                 effect,
             });
         }
     }
-    if settings.is_empty() && !words.is_empty() {
-        return Err(CommandError::Message(format!(
+    if settings.is_empty() && !args.words.is_empty() {
+        return Err(CommandError::message(format!(
             "no parameter has {} in its name",
             args.words.join(" or ")
         )));

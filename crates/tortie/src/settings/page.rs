@@ -123,7 +123,7 @@ fn places(in_force: &ResolvedParameter, own: bool) -> String {
 
 /// `TORTIE_REFRESH=1` writes the page instead.
 #[test]
-fn the_page_of_settings_is_what_the_code_says() {
+fn the_page_of_settings_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
     if std::env::var_os("TORTIE_REFRESH").is_some() {
         std::fs::write(&path, page()).unwrap();

@@ -36,11 +36,12 @@ impl JournalAttachment {
 
     /// Returns whether the container is still running. `interfaces` are those of the host.
     pub fn is_live(&self, interfaces: &BTreeMap<String, bool>) -> bool {
-        let runs = match self.netns.is_empty() {
-            true => interfaces.contains_key(&self.host_interface),
-            false => Path::new(&self.netns).exists(),
+        let has_network = if self.netns.is_empty() {
+            interfaces.contains_key(&self.host_interface)
+        } else {
+            Path::new(&self.netns).exists()
         };
-        self.phase == "live" && runs
+        self.phase == "live" && has_network
     }
 }
 

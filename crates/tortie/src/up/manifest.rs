@@ -21,7 +21,7 @@ impl UpManifest {
         path(state_dir).exists()
     }
 
-    /// Loads the manifest; empty if there is none yet.
+    /// Loads the manifest, or an empty one if the file does not exist.
     pub fn load(state_dir: &Path) -> io::Result<UpManifest> {
         match std::fs::read(path(state_dir)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),

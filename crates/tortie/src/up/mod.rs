@@ -26,16 +26,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tortie_cni::CniPlugin;
 use tortie_ctl::CommandError;
 use tortie_model::Kind;
 use tortie_node::{CniFiles, LivePodHandling, NodeArgs, PolicyHandover};
+use tortie_process::wait_until;
 use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreError};
 
 /// Time limit for a daemon to become ready on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for the node to remove its routes from the kernel after its blocks were released.
 const ROUTE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Number of log lines shown when a daemon fails to start.
@@ -155,11 +155,12 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     if let Some(word) = start(&daemon, args.restart)? {
         writeln!(out, "{word} the node")?;
     }
-    wait(&daemon, || ask(node, "STATUS", &[], &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
+    wait(&daemon, || call_cni(node, "STATUS", &[], &json!({})).is_ok_and(|answer| answer.starts_with("0")))?;
 
     // Install the plugins last, since the runtime uses them from now on.
     installation.install(&mut manifest, &node.state_dir)?;
-    let (network, conflist) = (installation.network(), installation.conflist.display());
+    let network = installation.network();
+    let conflist = installation.conflist.display();
     writeln!(out, "this host is a node; containers join network {network} by {conflist}")?;
     Ok(())
 }
@@ -175,20 +176,21 @@ fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     if let Some(warning) = installation.warning() {
         writeln!(out, "{warning}")?;
     }
-    let (network, conflist) = (installation.network(), installation.conflist.display());
-    match installation.is_takeover {
-        true => writeln!(out, "ok: the network {network} of {conflist} is carried over with its settings")?,
-        false => writeln!(out, "ok: the network {network} gets {conflist}")?,
+    let network = installation.network();
+    let conflist = installation.conflist.display();
+    if installation.is_takeover {
+        writeln!(out, "ok: the network {network} of {conflist} is carried over with its settings")?;
+    } else {
+        writeln!(out, "ok: the network {network} gets {conflist}")?;
     }
     let config = StoreConfig::load(&node.config)?;
     if config == StoreConfig::default() {
         writeln!(out, "ok: no datastore is configured, the embedded one is used")?;
     } else {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let nodes = runtime.block_on(async {
+        let nodes = block_on(async {
             let resources = ResourceClient::new(StoreClient::connect(&config).await?);
             resources.list(Kind::Node, None).await
-        })?;
+        })??;
         writeln!(out, "ok: the datastore answers and has {} nodes", nodes.items.len())?;
     }
     Ok(writeln!(out, "this host can become a node; nothing was changed")?)
@@ -198,7 +200,7 @@ fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
 fn can_write(dir: &Path) -> Result<(), CommandError> {
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
     if !existing.is_dir() {
-        return Err(CommandError::Message(format!("{} is not a directory", existing.display())));
+        return Err(CommandError::message(format!("{} is not a directory", existing.display())));
     }
     let probe = existing.join(format!(".tortie-check-{}", std::process::id()));
     std::fs::write(&probe, "")
@@ -206,7 +208,7 @@ fn can_write(dir: &Path) -> Result<(), CommandError> {
         .map_err(|error| at(existing, &error))
 }
 
-/// Starts a daemon unless it is running, or restarts it. Returns what was done, if anything.
+/// Starts a daemon unless it is running, or restarts it. Returns the word for the message, if anything was done.
 fn start(daemon: &HostDaemon, restart: bool) -> Result<Option<&'static str>, CommandError> {
     let word = if restart && daemon.is_running() { "restarted" } else { "started" };
     if word == "restarted" {
@@ -244,10 +246,10 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     }
     let manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     if args.keep_pods {
-        let handover = match args.now {
-            true => PolicyHandover::Now,
-            false => PolicyHandover::ToFelix(Duration::from_secs(args.felix_timeout)),
-        };
+        let mut handover = PolicyHandover::ToFelix(Duration::from_secs(args.felix_timeout));
+        if args.now {
+            handover = PolicyHandover::Now;
+        }
         return give_back(node, &manifest, handover, out);
     }
     let mut attached =
@@ -257,14 +259,14 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         let member = member(node, &manifest)?;
         let asked = member.as_ref().map(|member| (&member.config, member.name.as_str()));
         let unknown = workloads::unknown(node, &interfaces, &attached, asked).map_err(|error| {
-            CommandError::Message(format!(
+            CommandError::message(format!(
                 "cannot see whether workloads still run on this host: {error}\n`tortie down --force` goes on without \
                  knowing; nothing was changed"
             ))
         })?;
         if !unknown.is_empty() {
             let list: Vec<String> = unknown.iter().map(|line| format!("  {line}")).collect();
-            return Err(CommandError::Message(format!(
+            return Err(CommandError::message(format!(
                 "workloads that this node has not attached run on this host:\n{}\nstop them first, give the host back to \
                  whoever attached them with `tortie down --keep-pods`, or take their network away with `tortie down \
                  --force`; nothing was changed",
@@ -275,7 +277,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     attached.retain(|attachment| attachment.is_live(&interfaces));
     if !attached.is_empty() && !args.force {
         let list: Vec<String> = attached.iter().map(|attachment| format!("  {attachment}")).collect();
-        return Err(CommandError::Message(format!(
+        return Err(CommandError::message(format!(
             "containers still use the network of this host:\n{}\nstop them first, or take their network away with \
              `tortie down --force`; nothing was changed",
             list.join("\n")
@@ -287,28 +289,22 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         remove(file, &mut failures);
     }
     let cni_files = CniFiles::load(&node.state_dir).and_then(CniFiles::remove).unwrap_or_else(|reason| {
-        failures.push(reason);
+        failures.push(reason.to_string());
         Vec::new()
     });
-    let stop = |mut daemon: HostDaemon, failures: &mut Vec<String>| {
-        daemon.by_systemd = manifest.systemd;
-        if let Err(error) = daemon.stop() {
-            failures.push(format!("{}: {error}", daemon.name));
-        }
-    };
     let left = leave(node, &manifest, &attached);
-    stop(node_daemon(node, &exe), &mut failures);
+    stop(node_daemon(node, &exe), &manifest, &mut failures);
     // The daemon may have reclaimed tunnel addresses while it was still running, so delete the node again.
     let gone = left.and_then(|member| member.map_or(Ok(()), |member| member.delete()));
     if let Err(error) = gone {
         failures.push(format!("leaving the cluster: {error}"));
     }
-    stop(datastore(node, &exe), &mut failures);
-    if let Err(error) = open_up() {
+    stop(datastore(node, &exe), &manifest, &mut failures);
+    if let Err(error) = remove_policy() {
         failures.push(error.to_string());
     }
     if !failures.is_empty() {
-        return Err(CommandError::Message(failures.join("\n")));
+        return Err(CommandError::message(failures.join("\n")));
     }
     for file in [
         node.calico_dir().join("nodename"),
@@ -319,7 +315,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     ] {
         remove(&file, &mut failures);
     }
-    remove_dir(&node.journal_dir(), &mut failures);
+    remove(&node.journal_dir(), &mut failures);
     for attachment in &attached {
         writeln!(out, "removed: the network of {attachment}")?;
     }
@@ -331,7 +327,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     }
     writeln!(out, "removed: the node, its routes, its policy and its addresses")?;
     if args.purge {
-        remove_dir(&data, &mut failures);
+        remove(&data, &mut failures);
         writeln!(out, "removed: the datastore in {}", data.display())?;
     } else if data.exists() {
         writeln!(
@@ -345,9 +341,16 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
     }
-    match failures.is_empty() {
-        true => Ok(writeln!(out, "this host is no longer a node")?),
-        false => Err(CommandError::Message(failures.join("\n"))),
+    if !failures.is_empty() {
+        return Err(CommandError::message(failures.join("\n")));
+    }
+    Ok(writeln!(out, "this host is no longer a node")?)
+}
+
+fn stop(mut daemon: HostDaemon, manifest: &UpManifest, failures: &mut Vec<String>) {
+    daemon.by_systemd = manifest.systemd;
+    if let Err(error) = daemon.stop() {
+        failures.push(format!("{}: {error}", daemon.name));
     }
 }
 
@@ -361,7 +364,7 @@ fn give_back(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // Wait before the daemons are stopped: stopped services do not start again after a reboot.
     if let PolicyHandover::ToFelix(limit) = handover {
-        runtime.block_on(tortie_node::await_felix(limit)).map_err(CommandError::Message)?;
+        runtime.block_on(tortie_node::await_felix(limit)).map_err(CommandError::message)?;
     }
     let exe = std::env::current_exe()?;
     for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
@@ -370,7 +373,7 @@ fn give_back(
     }
     let removed = runtime
         .block_on(tortie_node::leave(node, LivePodHandling::Kept, handover))
-        .map_err(CommandError::Message)?;
+        .map_err(CommandError::message)?;
     for line in removed {
         writeln!(out, "{line}")?;
     }
@@ -381,7 +384,7 @@ fn give_back(
     }
     remove(&datastore_socket(node), &mut failures);
     if !failures.is_empty() {
-        return Err(CommandError::Message(failures.join("\n")));
+        return Err(CommandError::message(failures.join("\n")));
     }
     UpManifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
     for dir in [&node.run_dir, &node.state_dir] {
@@ -400,10 +403,14 @@ fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), Comma
 }
 
 /// Removes the policy table, since no daemon maintains it any more.
-fn open_up() -> Result<(), CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+fn remove_policy() -> Result<(), CommandError> {
     let removal = async { tortie_dataplane::remove_policy(&tortie_dataplane::Netns::current()?).await };
-    runtime.block_on(removal).map_err(|error| CommandError::Message(error.to_string()))
+    block_on(removal)?.map_err(CommandError::message)
+}
+
+/// Runs a future to completion on this thread.
+fn block_on<F: Future>(future: F) -> std::io::Result<F::Output> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
 }
 
 /// This host's node in the datastore.
@@ -413,16 +420,15 @@ struct ClusterMember {
 }
 
 impl ClusterMember {
-    /// Deletes the node with its blocks. If the node is already gone, deletes what is left of it.
+    /// Deletes the node with its blocks. If the node does not exist any more, deletes its remaining objects.
     fn delete(&self) -> Result<(), CommandError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        block_on(async {
             let resources = ResourceClient::new(StoreClient::connect(&self.config).await?);
             match resources.delete(Kind::Node, "", &self.name, None).await {
                 Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
                 Err(error) => Err(CommandError::Store(error)),
             }
-        })
+        })?
     }
 }
 
@@ -432,9 +438,10 @@ fn member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember
         return Ok(None);
     }
     let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
-    let config = match manifest.embedded {
-        true => StoreConfig::at(format!("unix://{}", datastore_socket(node).display())),
-        false => StoreConfig::load(&node.config)?,
+    let config = if manifest.embedded {
+        StoreConfig::at(format!("unix://{}", datastore_socket(node).display()))
+    } else {
+        StoreConfig::load(&node.config)?
     };
     Ok(Some(ClusterMember { config, name }))
 }
@@ -450,35 +457,32 @@ fn leave(
     let networks: BTreeSet<&str> = attached_networks.chain([manifest.network.as_str()]).collect();
     for network in networks.into_iter().filter(|network| !network.is_empty()) {
         let extra = json!({"name": network, "cni.dev/valid-attachments": []});
-        accepted(&ask(node, "GC", &[], &extra)?)?;
+        check_response(&call_cni(node, "GC", &[], &extra)?)?;
     }
     for attachment in attached.iter().filter(|attachment| attachment.network.is_empty()) {
         let about = [("CNI_CONTAINERID", attachment.container_id()), ("CNI_IFNAME", attachment.ifname())];
-        accepted(&ask(node, "DEL", &about, &json!({}))?)?;
+        check_response(&call_cni(node, "DEL", &about, &json!({}))?)?;
     }
     member.delete()?;
     std::thread::sleep(ROUTE_REMOVAL_DELAY);
     Ok(Some(member))
 }
 
-fn accepted(answer: &str) -> Result<(), CommandError> {
-    match answer.starts_with('0') {
-        true => Ok(()),
-        false => Err(CommandError::Message(reason(answer))),
-    }
+fn check_response(response: &str) -> Result<(), CommandError> {
+    if response.starts_with('0') { Ok(()) } else { Err(CommandError::message(error_message(response))) }
 }
 
 /// Extracts the message of a CNI error, without the status line and the JSON.
-fn reason(answer: &str) -> String {
-    let text = answer.split_once('\n').map_or(answer, |(_, text)| text);
+fn error_message(response: &str) -> String {
+    let text = response.split_once('\n').map_or(response, |(_, text)| text);
     let error: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let parts = ["msg", "details"].map(|field| error[field].as_str().unwrap_or_default());
-    let said: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-    if said.is_empty() { text.trim().to_owned() } else { said.join(": ") }
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() { text.trim().to_owned() } else { parts.join(": ") }
 }
 
 /// Sends a request to the node's daemon like a CNI plugin.
-fn ask(
+fn call_cni(
     node: &NodeArgs,
     command: &str,
     variables: &[(&str, &str)],
@@ -533,36 +537,23 @@ fn node_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
 }
 
 fn wait(daemon: &HostDaemon, ready: impl Fn() -> bool) -> Result<(), CommandError> {
-    let deadline = Instant::now() + READY_TIMEOUT;
-    while !ready() {
-        let what = match (daemon.is_running(), Instant::now() > deadline) {
-            (false, _) => "ended",
-            (true, true) => "is not ready",
-            (true, false) => {
-                std::thread::sleep(READY_POLL_INTERVAL);
-                continue;
-            }
-        };
-        let (log, last) = daemon.end_of_log(SHOWN_LOG_LINES);
-        return Err(CommandError::Message(format!(
-            "{} {what}; the end of its log ({log}):\n{last}",
-            daemon.name
-        )));
+    let mut is_ready = false;
+    wait_until(READY_TIMEOUT, || {
+        is_ready = ready();
+        is_ready || !daemon.is_running()
+    });
+    if is_ready {
+        return Ok(());
     }
-    Ok(())
+    let what = if daemon.is_running() { "is not ready" } else { "ended" };
+    let (log, last) = daemon.end_of_log(SHOWN_LOG_LINES);
+    Err(CommandError::message(format!("{} {what}; the end of its log ({log}):\n{last}", daemon.name)))
 }
 
+/// Removes a file or a directory with its contents, if it exists.
 fn remove(path: &Path, failures: &mut Vec<String>) {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            failures.push(format!("{}: {error}", path.display()));
-        }
-        _ => {}
-    }
-}
-
-fn remove_dir(path: &Path, failures: &mut Vec<String>) {
-    match std::fs::remove_dir_all(path) {
+    let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             failures.push(format!("{}: {error}", path.display()));
         }
@@ -581,7 +572,7 @@ mod tests {
     #[test]
     fn people_see_the_reason_and_not_the_json() {
         let answer = "1\n{\"cniVersion\":\"1.1.0\",\"code\":11,\"msg\":\"the store does not answer\",\"details\":\"timed out\"}";
-        assert_eq!(reason(answer), "the store does not answer: timed out");
-        assert_eq!(reason("1\nsomething else\n"), "something else");
+        assert_eq!(error_message(answer), "the store does not answer: timed out");
+        assert_eq!(error_message("1\nsomething else\n"), "something else");
     }
 }

@@ -28,22 +28,25 @@ pub struct CniInstallation {
 impl CniInstallation {
     /// Detects everything that would make the installation fail. Changes nothing.
     pub fn prepare(args: &UpArgs, manifest: &UpManifest) -> Result<CniInstallation, CommandError> {
-        let files = CniFiles::load(&args.node.state_dir).map_err(CommandError::Message)?;
+        let files = CniFiles::load(&args.node.state_dir).map_err(CommandError::message)?;
         let programs =
             [CniPlugin::Calico, CniPlugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
         let conflist = args.cni_conf_dir.join(CONFLIST_FILE);
         for path in programs.iter().chain([&conflist]) {
-            files.check(path).map_err(CommandError::Message)?;
+            files.check(path).map_err(CommandError::message)?;
         }
-        let found = match manifest.files.contains(&conflist) {
-            true => None,
-            false => files.original(&conflist).map_err(CommandError::Message)?,
-        };
+        let mut found = None;
+        if !manifest.files.contains(&conflist) {
+            found = files.original(&conflist).map_err(CommandError::message)?;
+        }
         let is_unreadable = found.as_ref().is_some_and(|text| !tortie_node::is_readable_network(text));
         let original = found.filter(|_| !is_unreadable);
         let is_takeover = original.is_some();
-        let list = configuration(args, original.as_deref())
-            .map_err(|reason| CommandError::Message(format!("{}: {reason}", conflist.display())))?;
+        let list = match original.as_deref() {
+            None => new_network(args),
+            Some(original) => carry_over_network(args, original)
+                .map_err(|error| CommandError::context(conflist.display().to_string(), error))?,
+        };
         Ok(CniInstallation { conflist, programs: programs.to_vec(), list, is_takeover, is_unreadable })
     }
 
@@ -61,37 +64,37 @@ impl CniInstallation {
     /// Installs the plugins before the configuration, since a runtime uses the network as soon as its configuration
     /// exists.
     pub fn install(&self, manifest: &mut UpManifest, state_dir: &Path) -> Result<(), CommandError> {
-        let mut files = CniFiles::load(state_dir).map_err(CommandError::Message)?;
+        let mut files = CniFiles::load(state_dir).map_err(CommandError::message)?;
         // An earlier version recorded these files in the manifest.
         for path in self.programs.iter().chain([&self.conflist]) {
             if manifest.files.contains(path) {
-                files.claim(path).map_err(CommandError::Message)?;
+                files.claim(path).map_err(CommandError::message)?;
                 manifest.files.remove(path);
                 manifest.save(state_dir)?;
             }
         }
         for path in &self.programs {
-            files.write(path, PLUGIN_EXECUTABLE, 0o755).map_err(CommandError::Message)?;
+            files.write(path, PLUGIN_EXECUTABLE, 0o755).map_err(CommandError::message)?;
         }
         let text = format!("{:#}\n", self.list);
-        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(CommandError::Message)
+        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(CommandError::message)
     }
 }
 
-fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, String> {
-    let Some(original) = original else {
-        let ipv6 = if args.ipv6 { "true" } else { "false" };
-        let ipam = json!({"type": CniPlugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
-        let mut plugin = json!({"type": CniPlugin::Calico.name(), "ipam": ipam});
-        plugin["tortie_socket"] = json!(args.node.socket());
-        let name = args.network.as_deref().unwrap_or(DEFAULT_NETWORK);
-        return Ok(json!({"name": name, "cniVersion": "1.0.0", "plugins": [plugin]}));
-    };
+fn new_network(args: &UpArgs) -> Value {
+    let ipv6 = args.ipv6.to_string();
+    let ipam = json!({"type": CniPlugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
+    let plugin = json!({"type": CniPlugin::Calico.name(), "ipam": ipam, "tortie_socket": args.node.socket()});
+    let name = args.network.as_deref().unwrap_or(DEFAULT_NETWORK);
+    json!({"name": name, "cniVersion": "1.0.0", "plugins": [plugin]})
+}
+
+fn carry_over_network(args: &UpArgs, original: &[u8]) -> Result<Value, CommandError> {
     let mut own = Map::from_iter([("tortie_socket".to_owned(), json!(args.node.socket()))]);
     if args.ipv6 {
         own.insert("ipam".to_owned(), json!({"assign_ipv6": "true"}));
     }
-    let mut list = tortie_node::carry_over(original, &own)?;
+    let mut list = tortie_node::carry_over(original, &own).map_err(CommandError::message)?;
     if let Some(name) = &args.network {
         list["name"] = json!(name);
     }

@@ -4,17 +4,14 @@
 use super::daemon_log::DaemonLog;
 use super::systemd;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use tortie_process::{PidFile, Signal};
+use std::process::Command;
+use std::time::Duration;
+use tortie_process::{PidFile, Signal, last_lines, run_in_background};
 
 /// Time after which a process that does not exit is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub struct HostDaemon {
@@ -51,10 +48,7 @@ impl HostDaemon {
             let place = format!("journalctl -u {}", systemd::name(self.name));
             return (place, systemd::log(self.name, lines));
         }
-        let text = std::fs::read_to_string(self.log()).unwrap_or_default();
-        let all: Vec<&str> = text.lines().collect();
-        let last = all[all.len().saturating_sub(lines)..].join("\n");
-        (self.log().display().to_string(), last)
+        (self.log().display().to_string(), last_lines(&self.log(), lines).unwrap_or_default())
     }
 
     fn pid_file(&self) -> PidFile {
@@ -70,42 +64,27 @@ impl HostDaemon {
             systemd::start(self)?;
             return Ok(true);
         }
+        let mut command = Command::new(&self.exe);
+        command.args(["supervise", "--name", self.name, "--log"]).arg(self.log());
+        command.arg("--").arg(&self.exe).args(&self.words);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // Messages of the supervisor itself go to the same file.
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let child = Command::new(&self.exe)
-            .args(["supervise", "--name", self.name, "--log"])
-            .arg(self.log())
-            .arg("--")
-            .arg(&self.exe)
-            .args(&self.words)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0)
-            .spawn()?;
+        let child = run_in_background(&mut command, &self.log())?.spawn()?;
         self.pid_file().write(child.id())?;
         Ok(true)
     }
 
     pub fn is_running(&self) -> bool {
-        match self.by_systemd {
-            true => systemd::is_running(self.name),
-            false => self.pid_file().running().is_some(),
-        }
+        if self.by_systemd { systemd::is_running(self.name) } else { self.pid_file().running().is_some() }
     }
 
     pub fn stop(&self) -> io::Result<()> {
         if self.by_systemd {
             return systemd::stop(self.name);
         }
-        let deadline = Instant::now() + STOP_TIMEOUT;
         let mut signal = Signal::TERM;
-        while self.pid_file().signal(signal)? {
-            std::thread::sleep(STOP_POLL_INTERVAL);
-            if Instant::now() > deadline {
-                signal = Signal::KILL;
-            }
+        while !self.pid_file().end(signal, STOP_TIMEOUT)? {
+            signal = Signal::KILL;
         }
         self.pid_file().remove()?;
         DaemonLog::remove(&self.log())

@@ -69,7 +69,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
         }
         let ran = started.elapsed();
         if first && ran < FIRST_START_LIMIT {
-            return Err(CommandError::Message(format!("{} ended at once ({status})", args.name)));
+            return Err(CommandError::message(format!("{} ended at once ({status})", args.name)));
         }
         first = false;
         let wait = pause.after(ran);
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_that_fails_again_and_again_is_started_less_often() {
+    fn restarts_of_a_failing_daemon_are_delayed() {
         let mut pause = RestartDelay::default();
         let short = Duration::from_secs(1);
         let pauses: Vec<u64> = (0..7).map(|_| pause.after(short).as_secs()).collect();

@@ -85,9 +85,11 @@ pub fn keep_environment(path: &Path) -> io::Result<()> {
         "RUST_LOG",
     ];
     const PREFIXES: [&str; 6] = ["ETCD_", "CALICO_", "FELIX_", "TORTIE_", "K8S_", "IP_AUTODETECTION"];
-    let ours = |name: &str| NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut text = String::new();
-    for (name, value) in std::env::vars().filter(|(name, _)| ours(name)) {
+    for (name, value) in std::env::vars() {
+        if !NAMES.contains(&name.as_str()) && !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            continue;
+        }
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$").replace('`', "\\`");
         text += &format!("{name}=\"{value}\"\n");
     }
@@ -99,10 +101,10 @@ pub fn keep_environment(path: &Path) -> io::Result<()> {
 /// Quotes a word of a command line for systemd, which interprets quotes, `%` and `$`.
 fn quoted(word: &OsStr) -> String {
     let word = word.to_string_lossy().replace('%', "%%").replace('$', "$$");
-    match word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
-        true => format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")),
-        false => word,
+    if !word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
+        return word;
     }
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 pub fn start(daemon: &HostDaemon) -> io::Result<()> {
@@ -135,13 +137,11 @@ pub fn log(daemon: &str, lines: usize) -> String {
 
 fn systemctl(words: &[&str]) -> io::Result<()> {
     let Output { status, stderr, .. } = Command::new("systemctl").args(words).output()?;
-    match status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&stderr);
-            Err(io::Error::other(format!("systemctl {}: {}", words.join(" "), said.trim())))
-        }
+    if !status.success() {
+        let reason = String::from_utf8_lossy(&stderr);
+        return Err(io::Error::other(format!("systemctl {}: {}", words.join(" "), reason.trim())));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
 
     /// `TORTIE_REFRESH=1` writes the files instead. The package installs them.
     #[test]
-    fn the_units_of_the_package_are_those_that_up_writes() {
+    fn packaged_units_equal_those_of_up() {
         for daemon in [daemon("datastore", &["datastore"]), daemon("node", &["node"])] {
             let path =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(super::name(daemon.name));

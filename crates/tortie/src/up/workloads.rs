@@ -2,6 +2,7 @@
 //! Reads the kernel and the datastore; a read error is returned and not treated as absence.
 
 use super::attachments::JournalAttachment;
+use super::block_on;
 use std::collections::BTreeMap;
 use tortie_ctl::CommandError;
 use tortie_dataplane::Netns;
@@ -11,9 +12,8 @@ use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 /// Returns the names of this host's interfaces, and whether each is one end of a veth pair.
 pub fn interfaces() -> Result<BTreeMap<String, bool>, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let names = async { tortie_dataplane::interface_names(&Netns::current()?).await };
-    runtime.block_on(names).map_err(|error| CommandError::Message(error.to_string()))
+    block_on(names)?.map_err(CommandError::message)
 }
 
 /// Returns the workload interfaces that are not in the journal, each with its endpoint if the datastore has one.
@@ -23,23 +23,25 @@ pub fn unknown(
     attached: &[JournalAttachment],
     member: Option<(&StoreConfig, &str)>,
 ) -> Result<Vec<String>, CommandError> {
-    let is_known = |name: &str| attached.iter().any(|attachment| attachment.host_interface == name);
+    let mut unknown = interfaces.clone();
+    for attachment in attached {
+        unknown.remove(&attachment.host_interface);
+    }
     let prefixes = tortie_node::interface_prefixes(node);
-    let is_workload = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
-    let mut found: BTreeMap<String, String> = interfaces
-        .iter()
-        .filter(|(name, is_veth)| **is_veth && is_workload(name) && !is_known(name))
-        .map(|(name, _)| (name.clone(), format!("interface {name}")))
-        .collect();
+    let mut found = BTreeMap::new();
+    for (name, is_veth) in &unknown {
+        if *is_veth && prefixes.iter().any(|prefix| name.starts_with(prefix.as_str())) {
+            found.insert(name.clone(), format!("interface {name}"));
+        }
+    }
     let Some((config, name)) = member else { return Ok(found.into_values().collect()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let endpoints = runtime.block_on(async {
+    let endpoints = block_on(async {
         let resources = ResourceClient::new(StoreClient::connect(config).await?);
         resources.list_as::<WorkloadEndpointSpec>(None).await
-    })?;
+    })??;
     for endpoint in endpoints.into_iter().filter(|endpoint| endpoint.spec.node == name) {
         let interface = endpoint.spec.interface_name;
-        if interfaces.contains_key(&interface) && !is_known(&interface) {
+        if unknown.contains_key(&interface) {
             let meta = endpoint.metadata;
             let line = format!("interface {interface} (endpoint {}/{})", meta.namespace, meta.name);
             found.insert(interface, line);

@@ -45,7 +45,7 @@ fn peak(pid: u32) -> usize {
 }
 
 #[test]
-fn hundreds_of_megabytes_that_nobody_reads_are_not_kept() {
+fn a_backlog_that_is_not_read_is_bounded() {
     let world = ApiserverFixture::new(DatastoreKind::Kubernetes);
     let set = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet", "metadata": {"name": "large"},
         "spec": {"nets": ["192.0.2.0/24"]}});

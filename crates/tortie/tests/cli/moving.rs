@@ -52,7 +52,7 @@ fn fill(lab: &CalicoctlLab) {
 }
 
 #[test]
-fn a_datastore_moves_from_etcd_to_the_embedded_store_and_back() {
+fn migration_between_etcd_and_the_embedded_store() {
     let etcd = CalicoctlLab::on(LabBackend::Etcd);
     fill(&etcd);
     etcd.must(&["datastore", "migrate", "lock"]);
@@ -88,7 +88,7 @@ fn the_embedded_store_is_found_by_its_socket() {
 
 /// Concurrent writers retry on conflict, so that no label is lost.
 #[test]
-fn labels_set_at_the_same_time_are_all_kept() {
+fn concurrent_labels_are_all_kept() {
     let lab = CalicoctlLab::on(LabBackend::Etcd);
     let set = "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: s}}";
     assert_eq!(lab.calicoctl_with(&["create", "-f", "-"], set.as_bytes()).code, Some(0));

@@ -153,6 +153,6 @@ fn the_example_of_the_specification_on_etcd() {
 }
 
 #[test]
-fn the_example_of_the_specification_on_the_embedded_store() {
+fn the_specified_example_on_the_embedded_store() {
     the_example_of_the_specification(LabBackend::Embedded);
 }

@@ -88,7 +88,7 @@ fn pages() -> Vec<String> {
 }
 
 #[test]
-fn every_command_block_is_run_or_says_why_not() {
+fn every_command_block_runs_or_has_a_reason() {
     let mut forgotten = Vec::new();
     for page in pages() {
         let run = RUN.contains(&page.as_str()) || RUN_ELSEWHERE.iter().any(|(other, _)| *other == page);
@@ -125,7 +125,7 @@ const NEW_USER_TASKS: [(&str, &str, &str); 14] = [
 ];
 
 #[test]
-fn every_task_of_a_new_user_is_part_of_the_tour() {
+fn the_tour_covers_every_task() {
     for (task, page, command) in NEW_USER_TASKS {
         assert!(RUN.contains(&page), "{task}: {page} is not run");
         let blocks = blocks::of(&read(page));

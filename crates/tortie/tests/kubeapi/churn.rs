@@ -342,7 +342,7 @@ fn unanswered(calls: &[ApiRequest], answers: &[ApiResponse]) -> Vec<ApiRequest> 
 }
 
 #[test]
-fn a_control_plane_lives_on_our_store_as_on_etcd() {
+fn a_control_plane_runs_on_the_embedded_store() {
     let seconds = std::env::var("TORTIE_CHURN_SECONDS").ok().and_then(|text| text.parse().ok());
     let duration = seconds.map_or(MIN_DURATION, Duration::from_secs);
     let seed =

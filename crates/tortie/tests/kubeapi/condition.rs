@@ -14,7 +14,7 @@ fn condition(world: &KubernetesNodeFixture) -> (String, String) {
 }
 
 #[test]
-fn a_node_whose_policy_is_not_in_force_has_no_network_for_kubernetes() {
+fn a_node_without_policy_reports_network_unavailable() {
     let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     let owner = TableOwner::new(&world.host);
     let kubeconfig = world.server.node_kubeconfig();

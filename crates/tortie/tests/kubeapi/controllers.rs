@@ -136,7 +136,7 @@ impl ControllersFixture {
 
 /// Random events in a cluster: every leaked address is released eventually, and no address in use ever.
 #[test]
-fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
+fn leaks_are_released_while_leaders_are_killed() {
     let seed =
         std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
     let steps = std::env::var("TORTIE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
@@ -228,7 +228,7 @@ fn leaks_are_released_and_nothing_else_though_leaders_are_killed() {
 }
 
 #[test]
-fn host_endpoints_follow_nodes_and_the_configuration_without_a_restart() {
+fn host_endpoints_follow_nodes_and_settings() {
     let mut world = ControllersFixture::new(json!({"node": {"leakGracePeriod": "1s"}}));
     world.server.add_node("n1");
     world.start("a");

@@ -12,7 +12,7 @@ const POD_COUNT: usize = 500;
 const MAX_PARALLEL_REQUESTS: usize = 8;
 
 #[test]
-fn a_namespace_of_500_pods_is_deleted_at_once() {
+fn deletion_of_500_pods_at_once() {
     let world = KubernetesNodeFixture::with_pool(CalicoGroup::V3, "10.77.0.0/20", "26");
     let names: Vec<String> = (0..POD_COUNT).map(|number| format!("pod-{number}")).collect();
     let objects: Vec<(String, Value)> = names

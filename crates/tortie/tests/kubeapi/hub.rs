@@ -90,7 +90,7 @@ fn certificates_are_made_for_hubs_and_nodes(world: &KubernetesNodeFixture) {
 }
 
 #[test]
-fn a_node_finds_hubs_by_their_service_and_the_nearest_first() {
+fn nodes_prefer_the_nearest_hub_of_the_service() {
     let mut world = KubernetesNodeFixture::without_node(CalicoGroup::V3);
     world.host.ip("addr add 172.30.0.2/24 dev eth0");
     create_secrets(&world);

@@ -78,7 +78,7 @@ fn on_etcd(etcd: &Etcd, args: &[&str], input: &str) -> String {
 }
 
 #[test]
-fn a_datastore_moves_from_etcd_to_kubernetes_and_back() {
+fn migration_between_etcd_and_kubernetes() {
     let etcd = Etcd::start().unwrap();
     on_etcd(&etcd, &["apply", "-f", "-"], &documents());
     for (key, value) in [

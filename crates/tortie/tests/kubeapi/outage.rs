@@ -7,9 +7,9 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 use tortie_testkit::{CalicoGroup, TestProcess, eventually};
 
-in_both_groups! { an_outage_changes_nothing_and_what_was_missed_is_heard }
+in_both_groups! { an_outage_changes_nothing_and_loses_no_event }
 
-fn an_outage_changes_nothing_and_what_was_missed_is_heard(group: CalicoGroup) {
+fn an_outage_changes_nothing_and_loses_no_event(group: CalicoGroup) {
     let mut world = KubernetesNodeFixture::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({"role": "client"}));

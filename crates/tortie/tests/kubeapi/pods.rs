@@ -6,7 +6,7 @@ use tortie_testkit::CalicoGroup;
 
 in_both_groups! {
     pods_are_wired_and_policies_of_kubernetes_hold,
-    a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody,
+    sandboxes_are_replaced_and_finished_pods_ignored,
     the_tiers_of_cluster_network_policies_and_services,
 }
 
@@ -82,7 +82,7 @@ fn pods_are_wired_and_policies_of_kubernetes_hold(group: CalicoGroup) {
     world.assert_clean();
 }
 
-fn a_new_sandbox_takes_over_and_a_pod_that_is_done_is_nobody(group: CalicoGroup) {
+fn sandboxes_are_replaced_and_finished_pods_ignored(group: CalicoGroup) {
     let world = KubernetesNodeFixture::new(group);
     let web = world.add("shop", "web", json!({"role": "web"}));
     let client = world.add("shop", "client", json!({}));

@@ -23,7 +23,7 @@ fn configure(world: &ControllersFixture, client: &StoreClient, change: impl Fn(&
 }
 
 #[test]
-fn etcd_forgets_its_history_as_often_as_the_configuration_says() {
+fn etcd_is_compacted_at_the_configured_interval() {
     let mut world = ControllersFixture::empty(CalicoGroup::V3);
     let etcd = Etcd::start().unwrap();
     world.environment = vec![
@@ -117,7 +117,7 @@ fn stored(kind: &str, name: &str, said: Option<&str>, spec: Value) -> Value {
 }
 
 #[test]
-fn policies_get_their_own_names_once_every_node_knows_them_by_those() {
+fn policies_are_renamed_once_every_node_is_ready() {
     let mut world = ControllersFixture::empty(CalicoGroup::V1);
     let in_shop = format!("{CRD_GROUP_PATH}/namespaces/shop/networkpolicies");
     let everywhere = format!("{CRD_GROUP_PATH}/globalnetworkpolicies");

@@ -103,7 +103,7 @@ spec: {cidr: 10.99.0.0/24, blockSize: 26, nodeSelector: all(), assignmentMode: A
 ";
 
 #[test]
-fn pods_of_a_real_cluster_live_on_our_network() {
+fn pods_of_a_real_cluster_use_tortie() {
     let cluster = KubernetesLab::up(&["--nodes", "3", "--bgp", "mesh"]);
     everything_works(&cluster, &["node1", "node2", "node3"]);
     let shop = PolicyPods::open(&cluster);
@@ -128,7 +128,7 @@ fn the_same_with_a_datastore_beside_kubernetes() {
 
 /// Nodes use hubs; one hub is deleted first.
 #[test]
-fn the_same_in_the_api_group_of_older_installations() {
+fn pods_of_a_cluster_with_the_older_group() {
     let cluster = KubernetesLab::up(&["--nodes", "2", "--api-group", "v1", "--hub", "2"]);
     let pools = cluster.must_kubectl(&["get", "ippools.crd.projectcalico.org", "-o", "name"]);
     assert!(pools.contains("default-ipv4-ippool"), "{pools}");
@@ -199,7 +199,7 @@ fn everything_works(cluster: &KubernetesLab, nodes: &[&str]) {
 
 /// `lab up`, killed at any moment, leaves nothing that `lab down` does not remove.
 #[test]
-fn a_lab_that_is_killed_half_way_is_removed() {
+fn a_lab_killed_during_start_is_removed() {
     let cluster = KubernetesLab::half_way();
     cluster.down();
 }

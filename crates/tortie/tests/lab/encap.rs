@@ -55,7 +55,7 @@ fn all_reach_all(lab: &TestLab, pods: &[(&str, Vec<String>)]) {
 }
 
 #[test]
-fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
+fn vxlan_survives_restarts_and_leaving_nodes() {
     let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan"]);
     let mut pods = pods(&lab);
     all_reach_all(&lab, &pods);
@@ -117,7 +117,7 @@ fn vxlan_between_racks_survives_restarts_and_nodes_that_leave() {
 }
 
 #[test]
-fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
+fn cross_subnet_encapsulates_only_between_racks() {
     let lab = TestLab::up(&["--nodes", "3", "--topology", "l3", "--encap", "vxlan-cross"]);
     let pods = pods(&lab);
     all_reach_all(&lab, &pods);
@@ -171,7 +171,7 @@ fn across_subnets_packets_are_plain_within_a_rack_and_wrapped_between_racks() {
 }
 
 #[test]
-fn the_mode_of_a_pool_changes_while_pods_talk() {
+fn a_pool_changes_its_mode_under_traffic() {
     let lab = TestLab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
@@ -218,7 +218,7 @@ fn the_mode_of_a_pool_changes_while_pods_talk() {
 }
 
 #[test]
-fn ipip_without_the_kernel_s_support_is_told_of_and_the_node_goes_on() {
+fn missing_ipip_support_is_reported_and_tolerated() {
     let lab = TestLab::up(&["--nodes", "2", "--encap", "ipip"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);

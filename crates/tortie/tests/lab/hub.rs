@@ -119,7 +119,7 @@ fn outage() -> Duration {
 }
 
 #[test]
-fn without_any_hub_nodes_go_on_and_hear_later_exactly_what_they_missed() {
+fn without_any_hub_nodes_keep_working_and_resume() {
     let lab = TestLab::up(&["--nodes", "2", "--hub", "2", "--datastore", "etcd"]);
     let web = lab.add("web", "node1", &["--label", "app=web"]);
     lab.add("client", "node2", &["--label", "role=client"]);

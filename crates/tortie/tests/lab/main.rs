@@ -163,7 +163,7 @@ fn what_a_killed_start_left_is_removed() {
 }
 
 #[test]
-fn logs_are_followed_and_top_shows_what_daemons_use() {
+fn lab_follows_logs_and_shows_resource_usage() {
     let lab = TestLab::up(&["--nodes", "1"]);
     let file = lab.dir().join("followed");
     let mut command = lab.command(&["logs", "-f", "node1"]);
@@ -189,7 +189,7 @@ fn logs_are_followed_and_top_shows_what_daemons_use() {
 /// On a machine where `ip netns add` has never been used: the first use turns the directory of namespaces into a
 /// mount.
 #[test]
-fn a_namespace_that_is_made_later_does_not_hide_those_of_the_lab() {
+fn later_namespaces_do_not_hide_the_lab() {
     let script = r#"
         mount --make-rprivate /
         mount -t tmpfs none /run

@@ -89,7 +89,7 @@ fn state_dirs(lab: &TestLab) -> Vec<String> {
 }
 
 #[test]
-fn pods_talk_through_a_migration_to_etcd_and_back() {
+fn pod_traffic_survives_a_migration_to_etcd() {
     let lab = TestLab::up(&["--nodes", "2"]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);

@@ -60,7 +60,7 @@ fn peer(name: &str, address: &str, key: &str) -> String {
 }
 
 #[test]
-fn bird_may_come_late_go_and_be_meddled_with() {
+fn bird_may_start_late_stop_or_be_changed() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let at = |name: &str| world.dir.path().join(name);
     let (config, socket, secrets) = (at("etc/bird.cfg"), at("bird.ctl"), at("secrets"));
@@ -135,7 +135,7 @@ const FAR_ROUTER_CONFIG: &str = "
 ";
 
 #[test]
-fn a_peer_behind_a_gateway_is_reached_by_either_backend() {
+fn both_backends_reach_a_peer_behind_a_gateway() {
     for bird in [false, true] {
         let mut world = NodeFixture::without_node("10.77.0.0/24");
         let (gateway, _workload) = neighbour(&world);

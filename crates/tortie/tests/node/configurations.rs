@@ -62,7 +62,7 @@ fn the_textbook_s_configurations_work_as_written() {
 }
 
 #[test]
-fn a_kubeconfig_that_does_not_exist_is_an_error() {
+fn a_missing_kubeconfig_is_an_error() {
     let world = NodeFixture::new();
     let mut config = world.config();
     config["kubernetes"] = json!({"kubeconfig": "/nonexistent/kubeconfig"});

@@ -43,7 +43,7 @@ fn a_kill_during_del_leaks_nothing() {
 }
 
 #[test]
-fn a_kill_of_the_plugin_during_add_leaks_nothing() {
+fn killing_the_plugin_during_add_leaks_nothing() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
@@ -68,7 +68,7 @@ fn a_kill_of_the_plugin_during_add_leaks_nothing() {
 }
 
 #[test]
-fn a_kill_of_the_plugin_during_del_leaks_nothing() {
+fn killing_the_plugin_during_del_leaks_nothing() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();

@@ -70,7 +70,7 @@ fn diagnostics_are_collected_without_secrets() {
 }
 
 #[test]
-fn node_run_says_what_it_does_and_does_it() {
+fn node_run_prints_and_runs_its_command() {
     let world = NodeFixture::without_node("10.77.0.0/24");
     let flags =
         ["node", "run", "--name", "n7", "--ip", "172.30.0.1/24", "--no-default-ippools", "--backend", "bird"];
@@ -94,7 +94,7 @@ fn node_run_says_what_it_does_and_does_it() {
 }
 
 #[test]
-fn a_node_that_is_gone_leaves_nothing_when_it_is_deleted() {
+fn deleting_a_lost_node_leaves_nothing() {
     let mut world = NodeFixture::new();
     let pod = world.container();
     world.must("ADD", "one", &pod.path(), &world.config());

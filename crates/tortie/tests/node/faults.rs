@@ -64,7 +64,7 @@ fn a_full_pool_refuses_without_a_trace() {
 }
 
 #[test]
-fn without_a_daemon_the_runtime_is_asked_to_try_again() {
+fn without_a_daemon_cni_asks_to_retry() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let pod = world.container();
     let config = world.config();
@@ -85,7 +85,7 @@ fn without_a_daemon_the_runtime_is_asked_to_try_again() {
 }
 
 #[test]
-fn while_the_store_is_away_containers_keep_their_network() {
+fn containers_keep_their_network_without_the_store() {
     let mut world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let config = world.config();
@@ -106,7 +106,7 @@ fn while_the_store_is_away_containers_keep_their_network() {
 }
 
 #[test]
-fn without_a_pool_for_the_node_nothing_is_given() {
+fn no_address_without_a_pool_for_the_node() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[("CALICO_IPV4POOL_CIDR", "none"), ("CALICO_IPV6POOL_CIDR", "none")]);
     let pod = world.container();
@@ -135,7 +135,7 @@ fn without_a_pool_for_the_node_nothing_is_given() {
 }
 
 #[test]
-fn an_address_that_is_taken_stays_with_its_holder() {
+fn an_assigned_address_stays_with_its_holder() {
     let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let mut config = world.config();

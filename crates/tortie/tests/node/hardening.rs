@@ -58,7 +58,7 @@ fn end_of(mut child: Child) -> Option<(bool, String)> {
 }
 
 #[test]
-fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
+fn unfinished_requests_do_not_block_cni_and_probes() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start_with_descriptors(
         1024,
@@ -95,7 +95,7 @@ fn unfinished_requests_do_not_keep_cni_and_probes_waiting() {
 }
 
 #[test]
-fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
+fn unfinished_plugin_requests_do_not_block_others() {
     let world = NodeFixture::new();
     world.await_status();
     let answered_before_they_are_given_up = || {
@@ -117,7 +117,7 @@ fn unfinished_requests_of_plugins_do_not_keep_others_waiting() {
 }
 
 #[test]
-fn a_second_daemon_says_who_is_there_and_leaves() {
+fn a_second_daemon_names_the_first_and_exits() {
     let world = NodeFixture::new();
     let second = world.command(&[], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (success, text) = end_of(second).expect("it leaves");
@@ -189,7 +189,7 @@ fn health_needs_nothing_switched_on() {
 }
 
 #[test]
-fn an_engine_that_is_stuck_fails_liveness_by_name() {
+fn a_stuck_engine_fails_liveness_by_name() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let hold = world.hold();
     world.start(&[
@@ -216,7 +216,7 @@ fn an_engine_that_is_stuck_fails_liveness_by_name() {
 }
 
 #[test]
-fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
+fn an_ended_task_ends_only_the_process() {
     let mut world = NodeFixture::new();
     let (first, second, neighbour) = (world.container(), world.container(), world.container());
     let config = world.config();
@@ -235,7 +235,7 @@ fn a_part_that_ends_ends_the_process_and_workloads_keep_their_network() {
 }
 
 #[test]
-fn a_node_whose_policy_is_not_in_force_says_so_and_takes_no_workloads() {
+fn a_node_without_policy_rejects_workloads() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let owner = TableOwner::new(&world.host);
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
@@ -291,7 +291,7 @@ fn what_is_no_namespace_is_none() {
 }
 
 #[test]
-fn an_outage_of_the_datastore_is_logged_when_it_begins_and_when_it_ends() {
+fn start_and_end_of_outages_are_logged() {
     let mut world = NodeFixture::new();
     let before = world.log().lines().count();
     world.stop_store();
@@ -317,7 +317,7 @@ fn netlink_sockets(pid: u32) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_change_of_settings_does_not_restart_the_dataplane() {
+fn changed_settings_do_not_restart_the_dataplane() {
     let world = NodeFixture::new();
     let (pod, other, config) = (world.container(), world.container(), world.config());
     let address = world.must("ADD", "c1", &pod.path(), &config).addresses()[0].clone();

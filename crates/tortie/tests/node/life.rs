@@ -34,7 +34,7 @@ fn a_container_has_network_until_it_goes() {
 }
 
 #[test]
-fn the_runtime_can_ask_how_things_are_and_clean_up() {
+fn cni_check_status_and_gc_work() {
     let world = NodeFixture::new();
     let (one, two) = (world.container(), world.container());
     let mut config = world.config();
@@ -228,7 +228,7 @@ fn what_happens_is_reported() {
 
 /// The process keeps its name and arguments; only the number of malloc arenas is limited.
 #[test]
-fn a_node_has_few_heaps_unless_it_is_told_otherwise() {
+fn a_node_has_few_heaps_by_default() {
     for (set, has) in [(None, "3"), (Some(("MALLOC_ARENA_MAX", "5")), "5")] {
         let mut world = NodeFixture::without_node("10.77.0.0/24");
         world.start(set.as_slice());

@@ -25,7 +25,7 @@ fn certificates(dir: &Path) {
 }
 
 #[test]
-fn metrics_are_served_over_tls_to_clients_with_a_certificate() {
+fn metrics_over_tls_require_a_client_certificate() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let dir = world.path("tls");
     std::fs::create_dir(&dir).unwrap();

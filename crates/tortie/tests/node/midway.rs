@@ -26,7 +26,7 @@ fn a_namespace_that_vanishes_during_add_leaves_nothing() {
 }
 
 #[test]
-fn a_store_that_goes_down_during_add_gets_everything_back() {
+fn an_outage_during_add_leaks_nothing() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_ADD {
         let pod = world.container();
@@ -52,7 +52,7 @@ fn a_store_that_goes_down_during_add_gets_everything_back() {
 }
 
 #[test]
-fn a_store_that_goes_down_during_del_is_written_later() {
+fn an_outage_during_del_is_written_later() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for step in STEPS_OF_DEL {
         let pod = world.container();

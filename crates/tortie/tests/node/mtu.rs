@@ -11,7 +11,7 @@ fn file(world: &NodeFixture) -> String {
 }
 
 #[test]
-fn the_mtu_is_that_of_what_carries_the_packets() {
+fn the_mtu_follows_the_underlying_network() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[("FELIX_HEALTHENABLED", "true")]);
     let page = || {

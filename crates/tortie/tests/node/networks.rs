@@ -69,7 +69,7 @@ impl JoinedContainer {
 }
 
 #[test]
-fn a_second_network_shares_the_endpoint_of_the_first() {
+fn a_second_network_shares_the_first_endpoint() {
     let mut it = JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[]);
     assert_eq!(it.answers(), [true, false]);
     let (path, config) = (it.netns(), it.world.config());
@@ -106,7 +106,7 @@ fn a_second_network_shares_the_endpoint_of_the_first() {
 }
 
 #[test]
-fn further_networks_go_by_collection_and_with_the_first() {
+fn further_networks_are_collected_with_the_first() {
     let it = JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[]);
     let path = it.netns();
     // Runtimes that number interfaces request another one; the result names the existing one.
@@ -140,7 +140,7 @@ fn further_networks_go_by_collection_and_with_the_first() {
 }
 
 #[test]
-fn whoever_dies_while_a_network_is_joined_or_left_the_first_stays() {
+fn kills_during_a_second_network_keep_the_first() {
     for step in ["join-journalled", "join-stored"] {
         let mut it =
             JoinedContainer::new(NodeFixture::without_node("10.77.0.0/24"), &[("TORTIE_FAILPOINT", step)]);

@@ -13,7 +13,7 @@ fn policy(rules: Value) -> String {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_closed_and_reported_and_the_rest_goes_on() {
+fn policy_rejected_by_the_kernel_fails_closed() {
     let mut world = NodeFixture::new();
     world.start(&[("FELIX_HEALTHENABLED", "true"), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let page = |world: &NodeFixture, url: &str| {
@@ -148,7 +148,7 @@ fn denials_are_watched_and_counted_by_rule() {
 }
 
 #[test]
-fn a_rule_has_one_number_everywhere_and_the_end_of_a_tier_is_counted() {
+fn rule_numbers_agree_and_tier_ends_are_counted() {
     let mut world = NodeFixture::new();
     world.start(&[("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
     let (one, two) = (world.container(), world.container());

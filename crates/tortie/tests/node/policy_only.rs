@@ -109,7 +109,7 @@ fn theirs(world: &NodeFixture, wired: &[ForeignContainer]) -> Vec<String> {
 }
 
 #[test]
-fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
+fn policy_only_leaves_foreign_containers_unchanged() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
         world.host.exec(&["sysctl", "-qw", switch]);
@@ -173,7 +173,7 @@ fn containers_of_other_plugins_are_policed_and_nothing_of_theirs_is_touched() {
 
 /// Chained after the plugin that attaches the containers, our plugin only enforces policy.
 #[test]
-fn behind_another_plugin_ours_enforces_policy_and_nothing_else() {
+fn chained_plugin_enforces_only_policy() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     for switch in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
         world.host.exec(&["sysctl", "-qw", switch]);

@@ -25,7 +25,7 @@ const REJECTED_OBJECTS: [&str; 18] = [
 ];
 
 #[test]
-fn what_the_kernel_refuses_fails_the_add_by_name_and_leaves_nothing() {
+fn a_rejected_object_fails_the_add_without_leaks() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let faults = world.dir.path().join("faults");
     world.start(&[("TORTIE_FAULTS", faults.to_str().unwrap())]);

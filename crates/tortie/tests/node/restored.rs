@@ -23,7 +23,7 @@ fn endpoints(world: &NodeFixture) -> usize {
 }
 
 #[test]
-fn addresses_of_live_containers_are_not_handed_out_again() {
+fn addresses_of_live_containers_are_not_reassigned() {
     let mut world = NodeFixture::new();
     let (old, new) = (world.container(), world.container());
     let first = world.must("ADD", "old", &old.path(), &world.config()).addresses();
@@ -45,7 +45,7 @@ fn addresses_of_live_containers_are_not_handed_out_again() {
 }
 
 #[test]
-fn what_a_running_node_sees_lost_is_written_back() {
+fn a_running_node_rewrites_lost_entries() {
     let world = NodeFixture::new();
     let netns = world.container();
     let addresses = world.must("ADD", "c1", &netns.path(), &world.config()).addresses();

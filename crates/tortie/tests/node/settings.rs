@@ -108,7 +108,7 @@ fn a_host_of_calico_brings_its_settings() {
 }
 
 #[test]
-fn the_log_begins_at_the_severity_that_is_set() {
+fn the_log_starts_at_the_configured_severity() {
     let world = NodeFixture::new();
     let debugged = || world.log().matches("DEBUG").count();
     assert_eq!(debugged(), 0);
@@ -157,7 +157,7 @@ fn debug_pages_are_served_where_the_settings_say() {
 }
 
 #[test]
-fn a_mask_with_too_few_bits_is_named_and_the_bits_in_use_stay() {
+fn a_mask_with_too_few_bits_is_rejected() {
     let world = NodeFixture::new();
     let marks = || world.host.exec("nft list chain inet tortie forward-allowed");
     assert!(marks().contains("0x00010000"), "{}", marks());
@@ -186,7 +186,7 @@ fn with_syslog(world: &NodeFixture) -> (UnixDatagram, String) {
 }
 
 #[test]
-fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
+fn files_and_syslog_have_their_own_severity() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let (daemon, script) = with_syslog(&world);
     world.start_by(&["sh", "-c", &script], &[("FELIX_LOGSEVERITYSCREEN", "error")]);
@@ -243,7 +243,7 @@ fn files_and_syslog_get_the_log_if_asked_each_from_its_own_severity() {
 }
 
 #[test]
-fn a_kernel_that_has_no_flow_tables_is_named_and_everything_else_works() {
+fn missing_flow_tables_are_reported_and_tolerated() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let faults = world.dir.path().join("faults");
     std::fs::write(&faults, "table inet tortie-flows").unwrap();

@@ -34,7 +34,7 @@ fn reaches(neighbour: &TestNamespace, address: &str) -> bool {
 }
 
 #[test]
-fn a_neighbour_reaches_containers_without_a_route_if_the_settings_say_so() {
+fn proxied_addresses_are_reached_without_a_route() {
     let mut world = NodeFixture::without_node(POOL_CIDR);
     let neighbour = neighbour(&world);
     world.start(&NODE_ENVIRONMENT);

@@ -219,7 +219,7 @@ fn leave(world: &NodeFixture, more: &[&str]) -> Command {
 }
 
 #[test]
-fn a_host_of_calico_is_taken_over_and_given_back() {
+fn a_calico_host_is_migrated_and_restored() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     let (pod, peer) = (wired(&world.host), outside(&world.host));
     leftovers(&world.host);
@@ -335,7 +335,7 @@ die "pin: $!" if syscall($call, 6, $put, length $put) != 0;
 "#;
 
 #[test]
-fn xdp_programs_of_felix_go_and_those_of_others_stay() {
+fn only_xdp_programs_of_felix_are_removed() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     std::fs::write(world.path("pin.pl"), PIN_XDP_SCRIPT).unwrap();
     // The node's namespace has its own mounts, and pins exist in one mount only.

@@ -71,7 +71,7 @@ pub fn neighbour(world: &NodeFixture) -> (TestNamespace, TestNamespace) {
 }
 
 #[test]
-fn a_host_of_ours_and_one_of_bird_route_for_each_other() {
+fn a_tortie_and_a_bird_host_exchange_routes() {
     let mut world = NodeFixture::without_node("1.1.1.0/24");
     let (neighbour, workload) = neighbour(&world);
     let (config, socket) = (world.dir.path().join("router.conf"), world.dir.path().join("router.ctl"));

@@ -133,7 +133,7 @@ fn up_makes_a_node_and_down_leaves_nothing() {
 }
 
 #[test]
-fn what_ends_is_started_again_and_down_ends_it() {
+fn daemons_are_restarted_until_down() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
     let host = UpHost { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);
@@ -180,7 +180,7 @@ const CALICO_CONFLIST: &str = r#"{"name": "pods", "cniVersion": "0.3.1", "plugin
     {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}]}"#;
 
 #[test]
-fn a_host_of_calico_keeps_its_pods_and_files() {
+fn a_calico_host_keeps_pods_and_files() {
     let dir = tempfile::Builder::new().prefix("tortie-up-").tempdir().unwrap();
     let host = UpHost { dir, namespace: host() };
     let place = |name: &str| host.dir.path().join(name);

@@ -41,7 +41,7 @@ fn end(host: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_first() {
+fn migrated_machines_are_announced_with_a_better_preference() {
     let world = PeeringFixture::new();
     world.apply("FelixConfiguration", "default", &json!({"liveMigrationRouteConvergenceTime": "2s"}));
     let router = internal(&world, Vec::new());
@@ -93,7 +93,7 @@ fn a_machine_that_comes_is_announced_when_it_runs_and_better_than_normal_at_firs
 }
 
 #[test]
-fn a_machine_that_has_gone_is_reached_where_it_is_announced() {
+fn migrated_machines_are_reached_at_their_new_node() {
     let mut world = PeeringFixture::new();
     let pools = ["default-ipv4-ippool", "default-ipv6-ippool"];
     let addresses = world.pod("machine", pools);

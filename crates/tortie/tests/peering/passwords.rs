@@ -20,7 +20,7 @@ impl PeeringFixture {
 }
 
 #[test]
-fn a_missing_or_wrong_password_is_reported_and_errors_of_the_past_are_not() {
+fn only_current_password_errors_are_reported() {
     let world = PeeringFixture::new();
     let router = world.router(RouterConfig {
         number: 2,

@@ -37,7 +37,7 @@ impl PeeringFixture {
 }
 
 #[test]
-fn who_asks_how_a_node_is_gets_an_answer() {
+fn the_state_of_a_node_is_shown() {
     let mut world = PeeringFixture::new();
     let pod = world.pod("pod", ["default-ipv4-ippool", "default-ipv6-ippool"]);
     assert_eq!(pod.len(), 2);

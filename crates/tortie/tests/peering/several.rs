@@ -22,7 +22,7 @@ fn paths(router: &BirdRouter) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn all_paths_are_advertised_to_peers_that_take_them() {
+fn peers_with_add_path_receive_all_paths() {
     let world = PeeringFixture::new();
     let everything = json!([{"action": "Accept"}]);
     world.apply("BGPFilter", "everything", &json!({"exportV4": everything, "exportV6": everything}));

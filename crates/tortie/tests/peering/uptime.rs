@@ -81,7 +81,7 @@ fn announced() -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_change_leaves_the_other_sessions_as_they_are() {
+fn a_change_keeps_the_other_sessions() {
     let world = PeeringFixture::new();
     let secrets = world.dir.path().join("secrets/bgp");
     std::fs::create_dir(&secrets).unwrap();

@@ -29,7 +29,7 @@ fn configuration(own: &[String], log: &Path) -> String {
 }
 
 #[test]
-fn a_workload_that_is_selected_peers_with_its_node() {
+fn a_selected_workload_peers_with_its_node() {
     let mut world = PeeringFixture::new();
     let pools = ["default-ipv4-ippool", "default-ipv6-ippool"];
     let addresses = world.pod("router", pools);

@@ -219,7 +219,7 @@ fn strangers(cluster: &GuestCluster, node: &str) -> u64 {
 
 guest_test!(
     crate::machine,
-    fn a_tunnel_by_hand_is_a_stranger_s_until_its_node_is_known_and_then_bird_works_with_us() {
+    fn manual_tunnels_are_adopted_with_their_node() {
         let cluster = cluster();
         let mut phases = TestPhases::of("IPIP by hand");
         cluster.ipip_mode("CrossSubnet");

@@ -78,7 +78,7 @@ fn policy(action: &str) -> String {
 
 guest_test!(
     crate::machine,
-    fn connections_go_past_the_rules_once_policy_has_let_them_pass() {
+    fn accepted_connections_are_offloaded() {
         let world = NodeFixture::new();
         set(&world, "All");
         let host = &world.host;

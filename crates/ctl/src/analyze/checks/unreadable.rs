@@ -4,11 +4,13 @@ use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
 
 pub fn entries(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
-    let finding = |reason: &String| AnalysisFinding {
-        object: "datastore".to_owned(),
-        check: "unreadable-entry",
-        reason: format!("an entry cannot be read: {reason}"),
-        advice: "Write the object again with `calicoctl apply`, or delete it.".to_owned(),
-    };
-    subject.cluster.unreadable().iter().map(finding).collect()
+    let unreadable = subject.cluster.unreadable().iter();
+    unreadable
+        .map(|reason| AnalysisFinding {
+            object: "datastore".to_owned(),
+            check: "unreadable-entry",
+            reason: format!("an entry cannot be read: {reason}"),
+            advice: "Write the object again with `calicoctl apply`, or delete it.".to_owned(),
+        })
+        .collect()
 }

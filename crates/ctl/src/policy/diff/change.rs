@@ -1,11 +1,24 @@
 //! Computes the cluster as it would be after the change.
 
-use crate::namespace::RequestedNamespace;
+use crate::cli::NamespaceArgs;
 use crate::policy::cluster::PolicyCluster;
-use crate::verbs;
+use crate::verbs::{self, VerbError};
 use serde::Serialize;
 use tortie_model::kinds::DEFAULT_TIER;
-use tortie_model::{Kind, Resource};
+use tortie_model::{Kind, Resource, ValidationError};
+
+/// The reason why the store would reject a change.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("{0} does not exist")]
+    Missing(String),
+    #[error("{object}: {source}")]
+    Invalid { object: String, source: ValidationError },
+    #[error("{object}: there is no tier {tier:?}")]
+    UnknownTier { object: String, tier: String },
+    #[error(transparent)]
+    Verb(#[from] VerbError),
+}
 
 /// The effect of the change on one object.
 #[derive(Clone, Debug, Serialize)]
@@ -24,37 +37,37 @@ pub enum ChangeKind {
 }
 
 /// Sets the namespace that each resource would be written to.
-pub fn placed(mut resources: Vec<Resource>, namespace: Option<&str>) -> Result<Vec<Resource>, String> {
+pub fn resolve_namespaces(
+    mut resources: Vec<Resource>,
+    args: &NamespaceArgs,
+) -> verbs::VerbResult<Vec<Resource>> {
     for resource in &mut resources {
-        verbs::place(resource, RequestedNamespace { namespace, all: false })
-            .map_err(|error| error.to_string())?;
+        verbs::set_namespace(resource, args.into())?;
     }
     Ok(resources)
 }
 
 /// Applies or deletes the resources in a copy of the cluster. Rejects changes that the store would reject.
-pub fn changed(
+pub fn apply_changes(
     before: &PolicyCluster,
     resources: Vec<Resource>,
     delete: bool,
-) -> Result<(PolicyCluster, Vec<ObjectChange>), String> {
+) -> Result<(PolicyCluster, Vec<ObjectChange>), ChangeError> {
     let mut after = before.clone();
     let mut objects = Vec::new();
     for mut resource in resources {
         resource.set_defaults();
-        let (name, meta) = (resource.identify(), resource.metadata());
+        let name = resource.identify();
+        let meta = resource.metadata();
         let verb = if delete { "delete" } else { "create or apply" };
-        verbs::check_managed_here(resource.kind(), &meta.namespace, &meta.name, verb)
-            .map_err(|error| error.to_string())?;
-        let fate = match delete {
-            true => after
-                .remove(&resource)
-                .then_some(ChangeKind::Deleted)
-                .ok_or(format!("{name} does not exist"))?,
-            false => {
-                resource.validate().map_err(|error| format!("{name}: {error}"))?;
-                apply(&mut after, resource)
-            }
+        verbs::check_managed_here(resource.kind(), &meta.namespace, &meta.name, verb)?;
+        let fate = if !delete {
+            resource.validate().map_err(|source| ChangeError::Invalid { object: name.clone(), source })?;
+            apply(&mut after, resource)
+        } else if after.remove(&resource) {
+            ChangeKind::Deleted
+        } else {
+            return Err(ChangeError::Missing(name));
         };
         objects.push(ObjectChange { name, fate });
     }
@@ -67,11 +80,12 @@ fn apply(cluster: &mut PolicyCluster, mut resource: Resource) -> ChangeKind {
         None => ChangeKind::Created,
         Some(current) => {
             // Compare only the metadata that users can set.
-            let (given, meta) = (resource.metadata().clone(), resource.metadata_mut());
-            *meta = current.metadata().clone();
-            meta.labels = given.labels;
-            meta.annotations = given.annotations;
-            if written(&resource) == written(current) { ChangeKind::Same } else { ChangeKind::Changed }
+            *resource.metadata_mut() = verbs::metadata_for_update(current.metadata(), resource.metadata());
+            if without_status(&resource) == without_status(current) {
+                ChangeKind::Same
+            } else {
+                ChangeKind::Changed
+            }
         }
     };
     cluster.put(resource);
@@ -79,7 +93,7 @@ fn apply(cluster: &mut PolicyCluster, mut resource: Resource) -> ChangeKind {
 }
 
 /// Returns the object without its status, which users do not write.
-fn written(resource: &Resource) -> serde_json::Value {
+fn without_status(resource: &Resource) -> serde_json::Value {
     let mut value = resource.to_value();
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
@@ -88,7 +102,7 @@ fn written(resource: &Resource) -> serde_json::Value {
 }
 
 /// Checks that the tier of every policy exists, as the store does.
-fn check_tiers(cluster: &PolicyCluster) -> Result<(), String> {
+fn check_tiers(cluster: &PolicyCluster) -> Result<(), ChangeError> {
     for resource in cluster.resources() {
         let tier = match resource {
             Resource::GlobalNetworkPolicy(policy) => &policy.spec.tier,
@@ -98,7 +112,7 @@ fn check_tiers(cluster: &PolicyCluster) -> Result<(), String> {
             _ => continue,
         };
         if !tier.is_empty() && tier != DEFAULT_TIER && !cluster.has(Kind::Tier, tier) {
-            return Err(format!("{}: there is no tier {tier:?}", resource.identify()));
+            return Err(ChangeError::UnknownTier { object: resource.identify(), tier: tier.clone() });
         }
     }
     Ok(())

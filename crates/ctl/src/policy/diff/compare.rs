@@ -1,13 +1,13 @@
 //! Compares the verdicts for every pair of groups and every traffic class before and after the change.
 
+use super::differences::PlanDifferences;
 use super::groups::{SubjectGroup, groups};
 use super::subject::{PlanState, TrafficSubject, subjects};
-use super::touched::PlanDifferences;
 use super::traffic_class::{TrafficClass, classes};
 use crate::policy::cluster::PolicyCluster;
-use crate::policy::section::place;
+use crate::policy::section::describe_position;
 use tortie_plan::PolicyDirection;
-use tortie_plan::evaluate::{PolicyDecision, PolicyOutcome, VerdictCause};
+use tortie_plan::evaluate::{Packet, PolicyDecision, PolicyOutcome, VerdictCause};
 
 /// Maximum number of verdicts to compute in one comparison.
 pub const MAX_VERDICTS: usize = 4_000_000;
@@ -36,51 +36,48 @@ pub struct VerdictComparison {
     pub unseen: Vec<String>,
 }
 
-/// Compares the verdicts. Beyond `patience` verdicts, only an even sample of the pairs is evaluated.
-pub fn compare(before: &PolicyCluster, after: &PolicyCluster, patience: usize) -> VerdictComparison {
-    let (old, new) = (before.enforced_everywhere(), after.enforced_everywhere());
-    let (old, new) = (PlanState::new(&old), PlanState::new(&new));
+/// Compares the verdicts. Beyond `max_verdicts`, only an even sample of the pairs is evaluated.
+pub fn compare(before: &PolicyCluster, after: &PolicyCluster, max_verdicts: usize) -> VerdictComparison {
+    let old_plan = before.enforced_everywhere();
+    let new_plan = after.enforced_everywhere();
+    let old = PlanState::new(&old_plan);
+    let new = PlanState::new(&new_plan);
     let groups = groups(subjects(before, after, &[&old, &new]), &[&old, &new]);
-    let (classes, spare) = classes(&[&old, &new]);
-    let touched = PlanDifferences::new(&old, &new);
-    let concerned = |direction| -> Vec<bool> {
-        groups.iter().map(|group| touched.concerns(group.first(), direction)).collect()
-    };
-    let (senders, receivers) = (concerned(PolicyDirection::Egress), concerned(PolicyDirection::Ingress));
+    let (classes, unused_icmp) = classes(&[&old, &new]);
+    let differences = PlanDifferences::new(&old, &new);
+    let [senders, receivers] = [PolicyDirection::Egress, PolicyDirection::Ingress].map(|direction| {
+        groups.iter().map(|group| differences.concern(group.first(), direction)).collect::<Vec<bool>>()
+    });
     let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
     let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
     // Two families, before and after.
-    let stride = stride((pairs.len() * classes.len() * 4).div_ceil(patience), groups.len());
+    let stride = stride((pairs.len() * classes.len() * 4).div_ceil(max_verdicts), groups.len());
     let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
     let mut changes = Vec::new();
     for &(from, to) in &chosen {
-        let Some((sender, receiver)) = parties(&groups, from, to) else { continue };
+        let Some((sender, receiver)) = representatives(&groups[from], &groups[to]) else { continue };
         for v4 in [true, false] {
-            let of = |subject: &TrafficSubject| subject.addresses.iter().copied().find(|a| a.is_ipv4() == v4);
-            let Some((source, destination)) = of(sender).zip(of(receiver)) else { continue };
+            let Some(source) = sender.address(v4) else { continue };
+            let Some(destination) = receiver.address(v4) else { continue };
             for class in &classes {
-                let Some(packet) = class.packet(source, destination, &spare) else { continue };
-                let judge = |state: &PlanState<'_>| {
-                    let egress = state.decide(sender, PolicyDirection::Egress, &packet);
-                    let ingress = state.decide(receiver, PolicyDirection::Ingress, &packet);
-                    PairVerdict { egress: said(egress), ingress: said(ingress) }
-                };
-                let (was, is) = (judge(&old), judge(&new));
-                if was.allowed() != is.allowed() {
-                    let because = is.because(&was);
+                let Some(packet) = class.packet(source, destination, &unused_icmp) else { continue };
+                let was = PairVerdict::new(&old, sender, receiver, &packet);
+                let is = PairVerdict::new(&new, sender, receiver, &packet);
+                let allowed = is.allowed();
+                if was.allowed() != allowed {
                     changes.push(VerdictChange {
                         from,
                         to,
                         class: *class,
                         v4,
-                        allowed: is.allowed(),
-                        because,
+                        allowed,
+                        because: is.because(&was),
                     });
                 }
             }
         }
     }
-    let unseen = touched.unseen();
+    let unseen = differences.unseen();
     VerdictComparison { groups, classes, changes, concerned: pairs.len(), judged: chosen.len(), unseen }
 }
 
@@ -94,15 +91,17 @@ fn stride(least: usize, groups: usize) -> usize {
 }
 
 /// Returns the representatives of two groups: the first two subjects to whose traffic policy applies.
-fn parties(groups: &[SubjectGroup], from: usize, to: usize) -> Option<(&TrafficSubject, &TrafficSubject)> {
-    let sender = groups[from].first();
-    let other = |receiver: &&TrafficSubject| receiver.name != sender.name && sender.is_policed_with(receiver);
-    if let Some(receiver) = groups[to].members.iter().find(other) {
+fn representatives<'g>(
+    senders: &'g SubjectGroup,
+    receivers: &'g SubjectGroup,
+) -> Option<(&'g TrafficSubject, &'g TrafficSubject)> {
+    let sender = senders.first();
+    if let Some(receiver) = receivers.members.iter().find(|receiver| sender.is_policed_with(receiver)) {
         return Some((sender, receiver));
     }
-    let receiver = groups[to].first();
-    let other = |sender: &&TrafficSubject| receiver.name != sender.name && sender.is_policed_with(receiver);
-    groups[from].members.iter().find(other).map(|sender| (sender, receiver))
+    let receiver = receivers.first();
+    let sender = senders.members.iter().find(|sender| sender.is_policed_with(receiver))?;
+    Some((sender, receiver))
 }
 
 /// The verdicts of both ends; an end without policies allows everything.
@@ -112,26 +111,35 @@ struct PairVerdict {
 }
 
 impl PairVerdict {
+    fn new(
+        state: &PlanState<'_>,
+        sender: &TrafficSubject,
+        receiver: &TrafficSubject,
+        packet: &Packet,
+    ) -> PairVerdict {
+        PairVerdict {
+            egress: describe_decision(state.decide(sender, PolicyDirection::Egress, packet)),
+            ingress: describe_decision(state.decide(receiver, PolicyDirection::Ingress, packet)),
+        }
+    }
+
     fn allowed(&self) -> bool {
         self.egress.0 && self.ingress.0
     }
 
     /// Returns the reason of the end that denies the traffic, or that no longer denies it.
     fn because(&self, before: &PairVerdict) -> String {
-        let end = match self.allowed() {
-            false if !self.egress.0 => &self.egress,
-            false => &self.ingress,
-            true if !before.egress.0 => &self.egress,
-            true => &self.ingress,
-        };
+        let denied = if self.allowed() { before } else { self };
+        let end = if denied.egress.0 { &self.ingress } else { &self.egress };
         end.1.clone()
     }
 }
 
-fn said(decision: Option<PolicyDecision<'_>>) -> (bool, String) {
+/// Returns whether traffic is allowed, and the rule or default that decides.
+fn describe_decision(decision: Option<PolicyDecision<'_>>) -> (bool, String) {
     let Some(decision) = decision else { return (true, "no host endpoint".to_owned()) };
     let because = match decision.cause {
-        VerdictCause::Rule(at) => place(&at),
+        VerdictCause::Rule(at) => describe_position(&at),
         VerdictCause::TierEnd(tier) => format!("end of tier {tier}"),
         VerdictCause::Failsafe => "a failsafe port".to_owned(),
         VerdictCause::MissingProfile(name) => format!("profile {name}, which does not exist"),

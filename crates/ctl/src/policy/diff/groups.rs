@@ -36,10 +36,7 @@ pub fn groups(subjects: Vec<TrafficSubject>, states: &[&PlanState<'_>]) -> Vec<S
         // Two subjects represent the two ends of one net.
         group.members.dedup_by(|a, b| a.endpoint.is_none() && a.name == b.name);
     }
-    groups.sort_by(|a, b| {
-        let (a, b) = (a.first(), b.first());
-        a.endpoint.is_none().cmp(&b.endpoint.is_none()).then_with(|| a.name.cmp(&b.name))
-    });
+    groups.sort_by_cached_key(|group| (group.first().endpoint.is_none(), group.first().name.clone()));
     groups
 }
 
@@ -80,25 +77,28 @@ impl AddressSignature {
                 .map(|endpoint| format!("host{:?}{:?}", endpoint.tiers, endpoint.profiles)),
             None => None,
         };
-        // The terminator separates the text from the data that follow it.
-        let text = |signature: &mut Vec<u8>, text: &str| signature.extend(text.bytes().chain([0]));
-        text(signature, &own.unwrap_or_default());
+        push_text(signature, &own.unwrap_or_default());
         for v4 in [true, false] {
             // The first address of each family represents the others, as in the evaluation.
-            let address = subject.addresses.iter().find(|address| address.is_ipv4() == v4);
+            let address = subject.address(v4);
             signature.push(if address.is_some() { b'/' } else { b'-' });
             let Some(address) = address else { continue };
             for net in &self.nets {
-                signature.push(u8::from(net.contains(address)));
+                signature.push(u8::from(net.contains(&address)));
             }
             for (id, set) in &state.plan.sets {
                 if set.kind == SetKind::Nets {
-                    signature.push(u8::from(state.index.has_address(id, *address)));
+                    signature.push(u8::from(state.index.has_address(id, address)));
                 }
             }
-            for port in self.ports.get(address).into_iter().flatten() {
-                text(signature, port);
+            for port in self.ports.get(&address).into_iter().flatten() {
+                push_text(signature, port);
             }
         }
     }
+}
+
+/// Appends a text with a terminator, which separates it from the data that follow it.
+fn push_text(signature: &mut Vec<u8>, text: &str) {
+    signature.extend(text.bytes().chain([0]));
 }

@@ -2,24 +2,25 @@
 //!
 //! Compares the verdicts of the policies and profiles of both ends on the first packet of a flow. Endpoints
 //! that no rule distinguishes are evaluated once (`groups`), ports that no rule distinguishes are evaluated
-//! once (`traffic_class`), and ends that the change does not affect are not evaluated at all (`touched`).
+//! once (`traffic_class`), and ends that the change does not affect are not evaluated at all (`differences`).
 
 mod change;
 mod compare;
+mod differences;
 mod groups;
 mod subject;
 mod summary;
 #[cfg(test)]
 mod tests;
-mod touched;
 mod traffic_class;
 
-pub(crate) use change::{changed, placed};
+pub use change::ChangeError;
+pub(crate) use change::{apply_changes, resolve_namespaces};
 
 use super::cluster::PolicyCluster;
 use super::explain::ReportFormat;
 use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
-use crate::failure::{CommandError, CommandResult};
+use crate::failure::CommandResult;
 use crate::{input, session};
 use clap::Args;
 use std::io::Write;
@@ -54,20 +55,17 @@ pub async fn diff(args: &DiffArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
     let store = session::connect(&args.connection, &args.global).await?;
     let mut before = PolicyCluster::load(&store).await?;
-    let namespace = args.namespace.namespace.as_deref();
-    let resources = placed(resources, namespace).map_err(CommandError::Message)?;
+    let resources = resolve_namespaces(resources, &args.namespace)?;
     for resource in &resources {
         before.load_one(&store, resource).await?;
     }
-    let (after, objects) = changed(&before, resources, args.delete).map_err(CommandError::Message)?;
+    let (after, objects) = apply_changes(&before, resources, args.delete)?;
     let comparison = compare::compare(&before, &after, compare::MAX_VERDICTS);
     let summary = summary::summarise(objects, &comparison);
     match args.output {
         ReportFormat::Text => out.write_all(summary.text().as_bytes())?,
         ReportFormat::Json => {
-            let json = serde_json::to_string_pretty(&summary)
-                .map_err(|error| CommandError::message(error.to_string()))?;
-            writeln!(out, "{json}")?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&summary)?)?;
         }
     }
     out.flush()?;

@@ -2,7 +2,7 @@
 //! distinguish.
 
 use crate::policy::cluster::{EnforcedPlan, PolicyCluster};
-use crate::policy::party;
+use crate::policy::endpoint_lookup::{TrafficParty, workload_name};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,12 +35,18 @@ impl TrafficSubject {
     /// workloads.
     pub fn is_policed_with(&self, other: &TrafficSubject) -> bool {
         match (&self.endpoint, &other.endpoint) {
+            _ if self.name == other.name => false,
             (None, None) => false,
             (Some(EndpointId::Host(_)), Some(_)) | (Some(_), Some(EndpointId::Host(_))) => {
                 self.node != other.node
             }
             _ => true,
         }
+    }
+
+    /// Returns its first address of a family.
+    pub fn address(&self, v4: bool) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == v4)
     }
 }
 
@@ -103,7 +109,7 @@ pub fn subjects(
         .filter_map(|endpoint| {
             let (id, workload) = local_workload(endpoint, EndpointPermissions::ALL).ok()?;
             Some(TrafficSubject {
-                name: party::workload_name(endpoint),
+                name: workload_name(endpoint),
                 endpoint: Some(EndpointId::Workload(id)),
                 node: endpoint.spec.node.clone(),
                 addresses: workload.addresses,
@@ -113,8 +119,7 @@ pub fn subjects(
     let mut hosts: BTreeMap<String, TrafficSubject> = BTreeMap::new();
     for cluster in [before, after] {
         hosts.extend(cluster.host_endpoints().map(|endpoint| {
-            let party::TrafficParty { name, addresses, .. } =
-                party::TrafficParty::of_host_endpoint(endpoint, cluster);
+            let TrafficParty { name, addresses, .. } = TrafficParty::from_host_endpoint(endpoint, cluster);
             let node = endpoint.spec.node.clone();
             let endpoint = Some(EndpointId::Host(name.clone()));
             (
@@ -127,13 +132,13 @@ pub fn subjects(
     subjects.retain(|subject| states.iter().all(|state| state.has(subject)));
     let known: BTreeSet<IpAddr> =
         subjects.iter().flat_map(|subject| subject.addresses.iter().copied()).collect();
-    subjects.extend(outside(states, &known));
+    subjects.extend(external_subjects(states, &known));
     subjects
 }
 
 /// Returns the first and last address of every net that rules or sets mention, and one address that none of
 /// them contains.
-fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSubject> {
+fn external_subjects(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSubject> {
     let mut nets: BTreeSet<IpNet> = BTreeSet::new();
     for state in states {
         for rule in rules(state.plan) {
@@ -147,8 +152,9 @@ fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSu
             }
         }
     }
+    nets.retain(|net| net.prefix_len() > 1);
     let mut found: BTreeMap<IpAddr, String> = BTreeMap::new();
-    for net in nets.iter().filter(|net| net.prefix_len() > 1).take(MAX_PROBED_NETS) {
+    for net in nets.iter().take(MAX_PROBED_NETS) {
         for address in [net.network(), net.broadcast()] {
             if !known.contains(&address) {
                 let single = net.prefix_len() == net.max_prefix_len();
@@ -157,17 +163,15 @@ fn outside(states: &[&PlanState<'_>], known: &BTreeSet<IpAddr>) -> Vec<TrafficSu
             }
         }
     }
-    let named = |address: &IpAddr| {
-        known.contains(address) || nets.iter().any(|net| net.prefix_len() > 1 && net.contains(address))
-    };
-    let spare = EXTERNAL_ADDRESS_CANDIDATES.iter().filter_map(|texts| {
+    let unmentioned = EXTERNAL_ADDRESS_CANDIDATES.iter().filter_map(|texts| {
         let mut addresses = texts.iter().filter_map(|text| text.parse().ok());
-        addresses.find(|address| !named(address))
+        addresses.find(|address| !known.contains(address) && !nets.iter().any(|net| net.contains(address)))
     });
-    let outside =
-        |name: String, addresses| TrafficSubject { name, endpoint: None, node: String::new(), addresses };
-    let elsewhere = outside("anywhere else".to_owned(), spare.collect());
-    found.into_iter().map(|(address, name)| outside(name, vec![address])).chain([elsewhere]).collect()
+    let elsewhere = ("anywhere else".to_owned(), unmentioned.collect());
+    let found = found.into_iter().map(|(address, name)| (name, vec![address])).chain([elsewhere]);
+    found
+        .map(|(name, addresses)| TrafficSubject { name, endpoint: None, node: String::new(), addresses })
+        .collect()
 }
 
 /// Returns every rule of a plan.

@@ -3,6 +3,7 @@
 use super::change::{ChangeKind, ObjectChange};
 use super::compare::VerdictComparison;
 use super::traffic_class::TrafficClass;
+use crate::policy::rule_text::list_up_to;
 use crate::policy::traffic::protocol_name;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,8 +63,8 @@ impl DiffSummary {
             let _ = writeln!(text, "\n{title}:");
             for block in blocks.iter().take(MAX_SHOWN_BLOCKS) {
                 let _ = writeln!(text, "  {}", block.traffic);
-                let _ = writeln!(text, "    from  {}", names(&block.from));
-                let _ = writeln!(text, "    to    {}", names(&block.to));
+                let _ = writeln!(text, "    from  {}", list_up_to(MAX_SHOWN_NAMES, &block.from));
+                let _ = writeln!(text, "    to    {}", list_up_to(MAX_SHOWN_NAMES, &block.to));
                 let _ = writeln!(text, "    by    {}", block.because);
             }
             if blocks.len() > MAX_SHOWN_BLOCKS {
@@ -92,14 +93,6 @@ impl DiffSummary {
     }
 }
 
-fn names(names: &[String]) -> String {
-    let shown = names.iter().take(MAX_SHOWN_NAMES).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MAX_SHOWN_NAMES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 /// The properties that similar changes share, apart from the endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChangeTraits<'c> {
@@ -123,28 +116,24 @@ pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> 
     }
     let mut to: BTreeMap<(ChangeTraits<'_>, usize), GroupIndexes> = BTreeMap::new();
     for ((sender, receiver, allowed, because), classes) in between {
-        let traffic = traffic(&comparison.classes, &classes, families(comparison, sender, receiver));
+        let traffic = describe_traffic(&comparison.classes, &classes, families(comparison, sender, receiver));
         to.entry((ChangeTraits { allowed, because, traffic }, receiver)).or_default().insert(sender);
     }
     let mut blocks: BTreeMap<(ChangeTraits<'_>, GroupIndexes), GroupIndexes> = BTreeMap::new();
     for ((what, receiver), senders) in to {
         blocks.entry((what, senders)).or_default().insert(receiver);
     }
-    let blocks = join(blocks, |group| comparison.groups[group].members.len() == 1);
-    let members = |groups: &GroupIndexes| -> Vec<String> {
-        let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
-        let mut seen = BTreeSet::new();
-        subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()
-    };
-    let block =
-        |((what, senders), receivers): ((ChangeTraits<'_>, GroupIndexes), GroupIndexes)| ChangeBlock {
+    let blocks = merge_self_exclusions(blocks, |group| comparison.groups[group].members.len() == 1);
+    let changes = blocks
+        .into_iter()
+        .map(|((what, senders), receivers)| ChangeBlock {
             allowed: what.allowed,
-            from: members(&senders),
-            to: members(&receivers),
+            from: member_names(comparison, &senders),
+            to: member_names(comparison, &receivers),
             traffic: what.traffic,
             because: what.because.to_owned(),
-        };
-    let changes = blocks.into_iter().map(block).collect();
+        })
+        .collect();
     let sampled = (comparison.judged < comparison.concerned).then(|| {
         format!(
             "Only {} of {} pairs of groups of endpoints were looked at: there may be more changes.",
@@ -154,15 +143,22 @@ pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> 
     let unseen = (!comparison.unseen.is_empty()).then(|| {
         format!(
             "Not compared, though it changes: policy for forwarded, untracked or pre-DNAT traffic of host endpoint {}.",
-            names(&comparison.unseen)
+            list_up_to(MAX_SHOWN_NAMES, &comparison.unseen)
         )
     });
-    DiffSummary { objects, changes, pairs: pairs(comparison), sampled, unseen }
+    DiffSummary { objects, changes, pairs: count_pairs(comparison), sampled, unseen }
+}
+
+/// Returns the names of the groups' members, each once.
+fn member_names(comparison: &VerdictComparison, groups: &GroupIndexes) -> Vec<String> {
+    let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
+    let mut seen = BTreeSet::new();
+    subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()
 }
 
 /// Merges blocks that differ only because a subject is never evaluated against itself: the result is one
 /// block from all of these subjects to all of them. `alone` returns whether a group has a single member.
-fn join<'c>(
+fn merge_self_exclusions<'c>(
     blocks: BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes>,
     alone: impl Fn(usize) -> bool,
 ) -> BTreeMap<(ChangeTraits<'c>, GroupIndexes), GroupIndexes> {
@@ -188,61 +184,53 @@ fn join<'c>(
     joined
 }
 
-fn pairs(comparison: &VerdictComparison) -> usize {
+fn count_pairs(comparison: &VerdictComparison) -> usize {
     let changed: BTreeSet<(usize, usize)> =
         comparison.changes.iter().map(|change| (change.from, change.to)).collect();
-    let size = |group: usize| comparison.groups[group].members.len();
-    changed
-        .into_iter()
-        .map(|(from, to)| if from == to { size(from) * (size(from) - 1) } else { size(from) * size(to) })
-        .sum()
+    let mut pairs = 0;
+    for (from, to) in changed {
+        let senders = comparison.groups[from].members.len();
+        // No subject is its own peer.
+        let receivers = comparison.groups[to].members.len() - usize::from(from == to);
+        pairs += senders * receivers;
+    }
+    pairs
 }
 
 /// Returns which families two groups have in common.
-fn families(comparison: &VerdictComparison, from: usize, to: usize) -> (bool, bool) {
-    let has = |group: usize, v4: bool| {
-        comparison.groups[group].first().addresses.iter().any(|address| address.is_ipv4() == v4)
-    };
-    (has(from, true) && has(to, true), has(from, false) && has(to, false))
+fn families(comparison: &VerdictComparison, from: usize, to: usize) -> [bool; 2] {
+    [true, false]
+        .map(|v4| [from, to].iter().all(|group| comparison.groups[*group].first().address(v4).is_some()))
 }
 
 /// Describes the changed traffic, by family only if the families differ.
-fn traffic(all: &[TrafficClass], changed: &FamilyClasses, (v4, v6): (bool, bool)) -> String {
-    let of = |v4: bool| -> Vec<TrafficClass> {
+fn describe_traffic(all: &[TrafficClass], changed: &FamilyClasses, families: [bool; 2]) -> String {
+    let [v4, v6] = [true, false].map(|v4| -> Vec<TrafficClass> {
         all.iter().copied().filter(|class| changed.contains(&(*class, v4))).collect()
-    };
-    let (four, six) = (of(true), of(false));
-    match (v4, v6) {
-        (true, true) if four == six => traffic_text(all, &four),
-        (true, true) => {
-            let parts = [("IPv4", four), ("IPv6", six)];
+    });
+    match families {
+        [true, true] if v4 != v6 => {
+            let parts = [("IPv4", v4), ("IPv6", v6)];
             let texts = parts.iter().filter(|(_, classes)| !classes.is_empty());
             texts
-                .map(|(name, classes)| format!("{name}: {}", traffic_text(all, classes)))
+                .map(|(name, classes)| format!("{name}: {}", describe_classes(all, classes)))
                 .collect::<Vec<_>>()
                 .join("; ")
         }
-        (true, false) => traffic_text(all, &four),
-        _ => traffic_text(all, &six),
+        [true, _] => describe_classes(all, &v4),
+        _ => describe_classes(all, &v6),
     }
 }
 
 /// Describes the traffic by listing either the classes or the exceptions, whichever is shorter.
-fn traffic_text(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
+fn describe_classes(all: &[TrafficClass], classes: &[TrafficClass]) -> String {
     let others: Vec<TrafficClass> = all.iter().copied().filter(|class| !classes.contains(class)).collect();
-    let (these, those) = (spans(classes), spans(&others));
+    let these = spans(classes);
+    let those = spans(&others);
     match (these.len(), those.len()) {
         (_, 0) => "everything".to_owned(),
-        (few, many) if few <= many + 1 => cut(&these),
-        _ => format!("everything but {}", cut(&those)),
-    }
-}
-
-fn cut(spans: &[String]) -> String {
-    let shown = spans.iter().take(MAX_SHOWN_CLASSES).cloned().collect::<Vec<_>>().join(", ");
-    match spans.len().saturating_sub(MAX_SHOWN_CLASSES) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
+        (few, many) if few <= many + 1 => list_up_to(MAX_SHOWN_CLASSES, &these),
+        _ => format!("everything but {}", list_up_to(MAX_SHOWN_CLASSES, &those)),
     }
 }
 
@@ -301,10 +289,13 @@ mod tests {
             ports(444, 65535),
             TrafficClass::Icmp(None),
         ];
-        assert_eq!(traffic_text(&all, &all), "everything");
-        assert_eq!(traffic_text(&all, &[all[1]]), "tcp/80");
-        assert_eq!(traffic_text(&all, &all[1..3]), "tcp/80-442");
-        assert_eq!(traffic_text(&all, &all[..5]), "tcp");
-        assert_eq!(traffic_text(&all, &[all[0], all[2], all[4], all[5]]), "everything but tcp/80, tcp/443");
+        assert_eq!(describe_classes(&all, &all), "everything");
+        assert_eq!(describe_classes(&all, &[all[1]]), "tcp/80");
+        assert_eq!(describe_classes(&all, &all[1..3]), "tcp/80-442");
+        assert_eq!(describe_classes(&all, &all[..5]), "tcp");
+        assert_eq!(
+            describe_classes(&all, &[all[0], all[2], all[4], all[5]]),
+            "everything but tcp/80, tcp/443"
+        );
     }
 }

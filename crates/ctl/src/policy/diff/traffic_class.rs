@@ -4,8 +4,8 @@
 use super::subject::{PlanState, rules};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use tortie_plan::SetMember;
 use tortie_plan::evaluate::Packet;
-use tortie_plan::{PlannedRule, SetMember};
 
 /// Source port of all packets: source ports are not distinguished.
 const PROBE_SOURCE_PORT: u16 = 49152;
@@ -30,27 +30,28 @@ pub enum TrafficClass {
 
 impl TrafficClass {
     /// Returns a packet that represents the class; `None` if the address family has no such traffic.
-    pub fn packet(&self, source: IpAddr, destination: IpAddr, spare: &UnusedIcmp) -> Option<Packet> {
-        let packet = |protocol| Packet {
+    pub fn packet(&self, source: IpAddr, destination: IpAddr, unused: &UnusedIcmp) -> Option<Packet> {
+        let own_icmp = if source.is_ipv4() { Packet::ICMP } else { Packet::ICMPV6 };
+        let mut packet = Packet {
             source,
             destination,
-            protocol,
+            protocol: own_icmp,
             source_port: 0,
             destination_port: 0,
             icmp: None,
         };
-        let own_icmp = if source.is_ipv4() { Packet::ICMP } else { Packet::ICMPV6 };
-        Some(match *self {
+        match *self {
             TrafficClass::Ports { protocol, first, .. } => {
-                Packet { source_port: PROBE_SOURCE_PORT, destination_port: first, ..packet(protocol) }
+                packet.protocol = protocol;
+                packet.source_port = PROBE_SOURCE_PORT;
+                packet.destination_port = first;
             }
-            TrafficClass::Icmp(Some((kind, code))) => {
-                Packet { icmp: Some((kind, code.unwrap_or(spare.code))), ..packet(own_icmp) }
-            }
-            TrafficClass::Icmp(None) => Packet { icmp: Some((spare.kind, 0)), ..packet(own_icmp) },
-            TrafficClass::Protocol(protocol) => packet(protocol),
-            TrafficClass::OtherProtocols => packet(UNASSIGNED_PROTOCOL),
-        })
+            TrafficClass::Icmp(Some((kind, code))) => packet.icmp = Some((kind, code.unwrap_or(unused.code))),
+            TrafficClass::Icmp(None) => packet.icmp = Some((unused.kind, 0)),
+            TrafficClass::Protocol(protocol) => packet.protocol = protocol,
+            TrafficClass::OtherProtocols => packet.protocol = UNASSIGNED_PROTOCOL,
+        }
+        Some(packet)
     }
 }
 
@@ -62,61 +63,69 @@ pub struct UnusedIcmp {
 }
 
 pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
-    let all = || states.iter().flat_map(|state| rules(state.plan));
+    let mut mentioned: BTreeSet<u8> = BTreeSet::new();
+    let mut icmp: BTreeSet<(u8, Option<u8>)> = BTreeSet::new();
+    for rule in states.iter().flat_map(|state| rules(state.plan)) {
+        mentioned.extend([rule.protocol, rule.not_protocol].into_iter().flatten());
+        for criterion in [rule.icmp, rule.not_icmp].into_iter().flatten() {
+            icmp.extend([(criterion.r#type, None), (criterion.r#type, criterion.code)]);
+        }
+    }
     let mut classes = Vec::new();
-    let mentioned: BTreeSet<u8> =
-        all().flat_map(|rule| [rule.protocol, rule.not_protocol]).flatten().collect();
     for protocol in PROTOCOLS_WITH_PORTS {
         if [Packet::TCP, Packet::UDP].contains(&protocol) || mentioned.contains(&protocol) {
             classes.extend(ports(states, protocol));
         }
     }
-    let icmp: BTreeSet<(u8, Option<u8>)> = all()
-        .flat_map(|rule| [rule.icmp, rule.not_icmp])
-        .flatten()
-        .flat_map(|icmp| [(icmp.r#type, None), (icmp.r#type, icmp.code)])
-        .collect();
-    let spare = |used: BTreeSet<u8>| (0..=254).find(|number| !used.contains(number)).unwrap_or(254);
-    let spare = UnusedIcmp {
-        kind: spare(icmp.iter().map(|(kind, _)| *kind).collect()),
-        code: spare(icmp.iter().filter_map(|(_, code)| *code).collect()),
+    let unused = UnusedIcmp {
+        kind: first_unused(icmp.iter().map(|(kind, _)| *kind).collect()),
+        code: first_unused(icmp.iter().filter_map(|(_, code)| *code).collect()),
     };
     classes.extend(icmp.into_iter().map(|icmp| TrafficClass::Icmp(Some(icmp))));
     classes.push(TrafficClass::Icmp(None));
-    let plain = |protocol: &u8| {
+    mentioned.retain(|protocol| {
         !PROTOCOLS_WITH_PORTS.contains(protocol)
             && ![Packet::ICMP, Packet::ICMPV6, UNASSIGNED_PROTOCOL].contains(protocol)
-    };
-    classes.extend(mentioned.into_iter().filter(plain).map(TrafficClass::Protocol));
+    });
+    classes.extend(mentioned.into_iter().map(TrafficClass::Protocol));
     classes.push(TrafficClass::OtherProtocols);
-    (classes, spare)
+    (classes, unused)
+}
+
+fn first_unused(used: BTreeSet<u8>) -> u8 {
+    (0..=254).find(|number| !used.contains(number)).unwrap_or(254)
 }
 
 /// Returns the port ranges of a protocol, split wherever a port range of a rule, a named port or a failsafe
 /// port begins or ends.
 fn ports(states: &[&PlanState<'_>], protocol: u8) -> Vec<TrafficClass> {
-    let concerns = |rule: &&PlannedRule| rule.protocol.is_none_or(|wanted| wanted == protocol);
-    // Each class begins at one of these.
-    let mut starts: BTreeSet<u32> = BTreeSet::from([1]);
-    let mut cut = |first: u16, last: u16| starts.extend([u32::from(first), u32::from(last) + 1]);
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
     for PlanState { plan, settings, .. } in states {
         if !plan.host_endpoints.is_empty() {
-            let safe = settings.failsafe_inbound.iter().chain(&settings.failsafe_outbound);
-            safe.filter(|safe| safe.protocol == protocol).for_each(|safe| cut(safe.port, safe.port));
+            let failsafes = settings.failsafe_inbound.iter().chain(&settings.failsafe_outbound);
+            let own = failsafes.filter(|failsafe| failsafe.protocol == protocol);
+            ranges.extend(own.map(|failsafe| (failsafe.port, failsafe.port)));
         }
-        for rule in rules(plan).filter(concerns) {
+        for rule in rules(plan).filter(|rule| rule.protocol.is_none_or(|wanted| wanted == protocol)) {
             let side = &rule.destination;
-            side.ports.iter().chain(&side.not_ports).for_each(|range| cut(range.first, range.last));
+            ranges.extend(side.ports.iter().chain(&side.not_ports).map(|range| (range.first, range.last)));
         }
         for member in plan.sets.values().flat_map(|set| &set.members) {
             match member {
-                SetMember::Port { protocol: own, port, .. } if *own == protocol => cut(*port, *port),
+                SetMember::Port { protocol: own, port, .. } if *own == protocol => {
+                    ranges.push((*port, *port))
+                }
                 _ => {}
             }
         }
     }
-    let starts: Vec<u16> = starts.into_iter().filter_map(|port| u16::try_from(port).ok()).collect();
-    let starts: Vec<u16> = starts.into_iter().filter(|port| *port > 0).collect();
+    // Each class begins at the start of a range, or after its end.
+    let mut starts: BTreeSet<u16> = BTreeSet::from([1]);
+    for (first, last) in ranges {
+        starts.insert(first);
+        starts.extend(last.checked_add(1));
+    }
+    starts.remove(&0);
     let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
     starts.iter().zip(ends).map(|(&first, last)| TrafficClass::Ports { protocol, first, last }).collect()
 }
@@ -127,7 +136,8 @@ mod tests {
     use crate::policy::cluster::EnforcedPlan;
     use std::sync::Arc;
     use tortie_plan::{
-        DataplaneSettings, NodePlan, PlannedPolicy, PolicyId, PolicyKind, PortInterval, RuleAction,
+        DataplaneSettings, NodePlan, PlannedPolicy, PlannedRule, PolicyId, PolicyKind, PortInterval,
+        RuleAction,
     };
 
     #[test]

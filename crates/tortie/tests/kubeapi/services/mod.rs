@@ -285,7 +285,7 @@ impl ServiceCluster {
 }
 
 #[test]
-fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
+fn nodes_with_endpoints_advertise_their_services() {
     let cluster = ServiceCluster::new();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "clusterIP": "10.96.7.7", "externalIPs": ["192.0.2.7"], "externalTrafficPolicy": "Local",
@@ -349,7 +349,7 @@ fn a_router_hears_of_services_from_the_nodes_that_have_endpoints() {
 
 /// A service without an address gets one, is announced outside the cluster, and is answered by its pod.
 #[test]
-fn a_client_behind_the_router_reaches_a_service_that_was_given_an_address() {
+fn external_clients_reach_load_balancer_addresses() {
     let mut cluster = ServiceCluster::new();
     cluster.start_controllers();
     cluster.start_proxies();

@@ -55,7 +55,7 @@ fn through_loopback(node: &TestNamespace) -> u64 {
 }
 
 #[test]
-fn a_host_on_the_nodes_subnet_reaches_services_that_one_of_the_nodes_answers_for() {
+fn hosts_of_the_subnet_reach_proxied_services() {
     let mut cluster = ServiceCluster::new();
     for (name, cidr, size, allowed) in [
         ("link-v4", "172.31.0.192/28", 28, "LoadBalancer"),

@@ -26,7 +26,7 @@ fn every_conformance_case_on_the_kubernetes_api() {
 }
 
 #[test]
-fn every_conformance_case_on_the_kubernetes_api_in_the_older_group() {
+fn every_conformance_case_in_the_older_group() {
     run_all(Some(CalicoGroup::V1));
 }
 

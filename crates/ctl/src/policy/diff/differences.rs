@@ -3,7 +3,7 @@
 use super::subject::{PlanState, TrafficSubject};
 use std::collections::BTreeSet;
 use tortie_plan::{
-    EndpointId, EndpointTier, PlannedRule, PolicyDirection, PolicyId, RuleSide, SetId, TierDefaultAction,
+    EndpointId, EndpointTier, PlannedRule, PolicyDirection, PolicyId, SetId, TierDefaultAction,
 };
 
 /// The differences between two states.
@@ -21,19 +21,18 @@ impl<'s> PlanDifferences<'s> {
     }
 
     /// Returns whether the verdicts of a subject in a direction may have changed.
-    pub fn concerns(&self, subject: &TrafficSubject, direction: PolicyDirection) -> bool {
+    pub fn concern(&self, subject: &TrafficSubject, direction: PolicyDirection) -> bool {
         let Some(endpoint) = &subject.endpoint else { return false };
-        let (before, after) = (lists(self.before, endpoint), lists(self.after, endpoint));
-        let (Some((tiers, profiles)), Some((other, others))) = (before, after) else { return true };
-        if !governing(tiers, direction).eq(governing(other, direction)) || profiles != others {
+        let Some((tiers, profiles)) = tiers_and_profiles(self.before, endpoint) else { return true };
+        let Some((new_tiers, new_profiles)) = tiers_and_profiles(self.after, endpoint) else { return true };
+        if !governing(tiers, direction).eq(governing(new_tiers, direction)) || profiles != new_profiles {
             return true;
         }
         tiers.iter().any(|tier| self.tier_differs(tier, direction))
             || profiles.iter().any(|name| {
-                let rules = |state: &PlanState<'s>| {
-                    state.plan.profiles.get(name).map(|profile| profile.rules(direction))
-                };
-                self.differ(rules(self.before), rules(self.after))
+                let [before, after] = [self.before, self.after]
+                    .map(|state| state.plan.profiles.get(name).map(|profile| profile.rules(direction)));
+                self.rules_differ(before, after)
             })
     }
 
@@ -46,13 +45,11 @@ impl<'s> PlanDifferences<'s> {
     }
 
     fn changes_unseen(&self, name: &str) -> bool {
-        let lists = |state: &PlanState<'s>| {
-            let endpoint = state.plan.host_endpoints.get(name);
-            endpoint
-                .map(|e| [&e.forward, &e.untracked, &e.pre_dnat])
-                .filter(|lists| lists.iter().any(|l| !l.is_empty()))
-        };
-        let (before, after) = (lists(self.before), lists(self.after));
+        let [before, after] = [self.before, self.after].map(|state| {
+            let endpoint = state.plan.host_endpoints.get(name)?;
+            let lists = [&endpoint.forward, &endpoint.untracked, &endpoint.pre_dnat];
+            lists.iter().any(|tiers| !tiers.is_empty()).then_some(lists)
+        });
         before != after
             || before.into_iter().flatten().flatten().any(|tier| {
                 [PolicyDirection::Ingress, PolicyDirection::Egress]
@@ -63,22 +60,21 @@ impl<'s> PlanDifferences<'s> {
 
     fn tier_differs(&self, tier: &EndpointTier, direction: PolicyDirection) -> bool {
         tier.policies(direction).iter().any(|id| {
-            let rules =
-                |state: &PlanState<'s>| state.plan.policies.get(id).map(|policy| policy.rules(direction));
-            self.differ(rules(self.before), rules(self.after))
+            let [before, after] = [self.before, self.after]
+                .map(|state| state.plan.policies.get(id).map(|policy| policy.rules(direction)));
+            self.rules_differ(before, after)
         })
     }
 
-    fn differ(&self, before: Option<&[PlannedRule]>, after: Option<&[PlannedRule]>) -> bool {
+    fn rules_differ(&self, before: Option<&[PlannedRule]>, after: Option<&[PlannedRule]>) -> bool {
         before != after || before.into_iter().flatten().any(|rule| self.uses_changed_set(rule))
     }
 
     fn uses_changed_set(&self, rule: &PlannedRule) -> bool {
-        let uses = |side: &RuleSide| {
+        [&rule.source, &rule.destination].into_iter().any(|side| {
             let named = side.named_ports.iter().chain(&side.not_named_ports).chain(&side.service);
             side.sets.iter().chain(&side.not_sets).chain(named).any(|set| self.sets.contains(set))
-        };
-        uses(&rule.source) || uses(&rule.destination)
+        })
     }
 }
 
@@ -87,11 +83,11 @@ fn governing(
     tiers: &[EndpointTier],
     direction: PolicyDirection,
 ) -> impl Iterator<Item = (&str, TierDefaultAction, &[PolicyId])> {
-    let said = tiers.iter().map(move |tier| (tier.name.as_str(), tier.end, tier.policies(direction)));
-    said.filter(|(_, _, policies)| !policies.is_empty())
+    let all = tiers.iter().map(move |tier| (tier.name.as_str(), tier.end, tier.policies(direction)));
+    all.filter(|(_, _, policies)| !policies.is_empty())
 }
 
-fn lists<'s>(
+fn tiers_and_profiles<'s>(
     state: &PlanState<'s>,
     endpoint: &EndpointId,
 ) -> Option<(&'s Vec<EndpointTier>, &'s Vec<String>)> {

@@ -1,18 +1,18 @@
 //! Describes rules, and why they do not match, in text.
 
-use super::party::TrafficParty;
+use super::endpoint_lookup::TrafficParty;
 use super::traffic::protocol_name;
 use std::fmt::Display;
 use tortie_model::kinds::{EntityRule, ICMPFields, Rule};
 use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion};
-use tortie_plan::{IcmpMatch, IpVersion};
+use tortie_plan::{IcmpMatch, IpVersion, PortInterval};
 
 /// Maximum number of list elements to print.
 const MAX_SHOWN_ITEMS: usize = 4;
 
 /// Describes a rule as its author wrote it.
-pub fn rule(rule: &Rule) -> String {
+pub fn describe_rule(rule: &Rule) -> String {
     let mut words = vec![rule.action.to_string()];
     words.extend(rule.ip_version.map(|version| format!("IPv{version}")));
     words.extend(rule.protocol.as_ref().map(Protocol::to_string));
@@ -20,9 +20,9 @@ pub fn rule(rule: &Rule) -> String {
     words.extend(rule.icmp.as_ref().and_then(icmp_fields));
     words.extend(rule.not_icmp.as_ref().and_then(icmp_fields).map(|icmp| format!("not {icmp}")));
     for (direction, side) in [("from", &rule.source), ("to", &rule.destination)] {
-        let said = entity(side);
-        if !said.is_empty() {
-            words.push(format!("{direction} {}", said.join(" and ")));
+        let criteria = describe_side(side);
+        if !criteria.is_empty() {
+            words.push(format!("{direction} {}", criteria.join(" and ")));
         }
     }
     if words.len() == 1 {
@@ -38,9 +38,9 @@ fn icmp_fields(icmp: &ICMPFields) -> Option<String> {
     }
 }
 
-fn entity(side: &EntityRule) -> Vec<String> {
+fn describe_side(side: &EntityRule) -> Vec<String> {
     let mut words = Vec::new();
-    words.extend(selected(side));
+    words.extend(describe_selectors(side));
     if !side.nets.is_empty() {
         words.push(list(&side.nets));
     }
@@ -68,7 +68,7 @@ fn service_name(service: &tortie_model::kinds::ServiceMatch) -> String {
 }
 
 /// Describes the endpoints that one side of a rule selects.
-fn selected(side: &EntityRule) -> Option<String> {
+fn describe_selectors(side: &EntityRule) -> Option<String> {
     let mut words = Vec::new();
     if !side.selector.is_empty() {
         words.push(format!("[{}]", side.selector));
@@ -88,8 +88,13 @@ fn selected(side: &EntityRule) -> Option<String> {
 }
 
 pub fn list<T: Display>(items: &[T]) -> String {
-    let shown: Vec<String> = items.iter().take(MAX_SHOWN_ITEMS).map(T::to_string).collect();
-    match items.len().saturating_sub(MAX_SHOWN_ITEMS) {
+    list_up_to(MAX_SHOWN_ITEMS, items)
+}
+
+/// Lists the first items and counts the others.
+pub fn list_up_to<T: Display>(max: usize, items: &[T]) -> String {
+    let shown: Vec<String> = items.iter().take(max).map(T::to_string).collect();
+    match items.len().saturating_sub(max) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
@@ -172,26 +177,27 @@ impl<'a> PacketScene<'a> {
                 format!("its {} nets have no {family} among them", end_name(end))
             }
             RuleCriterion::Set(end, _) => {
-                let wanted = written.side(end).and_then(selected);
+                let wanted = written.side(end).and_then(describe_selectors);
                 let wanted = wanted.unwrap_or_else(|| "its selector".to_owned());
                 let within = written.confined(end).map(|namespace| format!(" in namespace {namespace}"));
                 let within = within.unwrap_or_default();
-                format!("{} is not selected by {wanted}{within}{}", self.who(end), self.labels(end))
+                format!("{} is not selected by {wanted}{within}{}", self.describe_end(end), self.labels(end))
             }
             RuleCriterion::NotSet(end, _) => {
                 let wanted = written.side(end).map(|side| side.not_selector.as_str()).unwrap_or_default();
                 format!(
                     "{} is selected by [{wanted}], which it leaves out{}",
-                    self.who(end),
+                    self.describe_end(end),
                     self.labels(end)
                 )
             }
             RuleCriterion::Ports(end, ranges, _) => {
                 let wanted = written.side(end).map(|side| list(&side.ports));
                 let wanted = wanted.unwrap_or_else(|| ranges_text(ranges));
-                match self.packet.has_ports() {
-                    true => format!("{} port {} is not {wanted}", end_name(end), self.port(end)),
-                    false => format!("it is for {} port {wanted}", end_name(end)),
+                if self.packet.has_ports() {
+                    format!("{} port {} is not {wanted}", end_name(end), self.port(end))
+                } else {
+                    format!("it is for {} port {wanted}", end_name(end))
                 }
             }
             RuleCriterion::NotPorts(end, _, _) => {
@@ -199,7 +205,11 @@ impl<'a> PacketScene<'a> {
             }
             RuleCriterion::Service(end, _) => {
                 let service = written.side(end).and_then(|side| side.services.as_ref()).map(service_name);
-                format!("{} is no endpoint of service {}", self.who(end), service.unwrap_or_default())
+                format!(
+                    "{} is no endpoint of service {}",
+                    self.describe_end(end),
+                    service.unwrap_or_default()
+                )
             }
             RuleCriterion::Http => {
                 "its http conditions need a proxy, and none enforces them for this endpoint".to_owned()
@@ -207,15 +217,17 @@ impl<'a> PacketScene<'a> {
         }
     }
 
-    fn who(&self, end: PacketEnd) -> String {
+    fn describe_end(&self, end: PacketEnd) -> String {
         format!("{} {}", end_name(end), self.party(end).name)
     }
 
     fn whose_address(&self, end: PacketEnd) -> String {
-        let (address, name) = (self.address(end).to_string(), &self.party(end).name);
-        match *name == address {
-            true => format!("{} {address}", end_name(end)),
-            false => format!("{} {name} ({address})", end_name(end)),
+        let address = self.address(end).to_string();
+        let name = &self.party(end).name;
+        if *name == address {
+            format!("{} {address}", end_name(end))
+        } else {
+            format!("{} {name} ({address})", end_name(end))
         }
     }
 
@@ -241,13 +253,10 @@ fn icmp_type(icmp: IcmpMatch) -> String {
     }
 }
 
-fn ranges_text(ranges: &[tortie_plan::PortInterval]) -> String {
-    let texts: Vec<String> = ranges
-        .iter()
-        .map(|range| match range.first == range.last {
-            true => range.first.to_string(),
-            false => format!("{}:{}", range.first, range.last),
-        })
-        .collect();
+fn ranges_text(ranges: &[PortInterval]) -> String {
+    let mut texts = Vec::new();
+    for PortInterval { first, last } in ranges {
+        texts.push(if first == last { first.to_string() } else { format!("{first}:{last}") });
+    }
     list(&texts)
 }
