@@ -5,6 +5,7 @@ use super::policy;
 use crate::family::BgpFamily;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use tortie_plan::bgp::{AdvertisedNextHop, BgpConfig, BgpSession, PasswordReference};
 
@@ -24,9 +25,9 @@ pub struct BirdConfig {
 
 /// Renders the configuration. `password` returns the content of a secret. Returns `None` if the node has no router
 /// ID.
-pub fn render(
+pub fn render<E: Display>(
     bgp: &BgpConfig,
-    password: impl Fn(&PasswordReference) -> Result<String, String>,
+    password: impl Fn(&PasswordReference) -> Result<String, E>,
 ) -> Option<BirdConfig> {
     let mut text = head(bgp, &bgp.router_id?.to_string());
     for (family, number) in [(BgpFamily::V4, 1), (BgpFamily::V6, 2)] {

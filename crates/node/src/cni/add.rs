@@ -5,10 +5,10 @@ use super::chained::ChainedInterface;
 use super::gates;
 use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
+use super::pod_annotations::{AddressSource, PodNetworkAnnotations};
 use super::request::CniRequest;
 use super::result::{CniResult, ResultInterface, ResultIp};
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
-use super::wishes::{AddressSource, PodNetworkAnnotations};
 use super::workload::KubernetesPod;
 use crate::engine::{EngineRequestError, RequestRefusal};
 use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
@@ -70,11 +70,12 @@ impl CniService {
         let orchestrator = self.orchestrator(request).await?;
         self.refuse_wired(request).await?;
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
-        let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
+        let pod_annotations =
+            workload.as_ref().map(|workload| workload.pod_annotations.clone()).unwrap_or_default();
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
         let chained = ChainedInterface::of(config, &request.ifname, &prefixes)?;
         let own_ipam = config.ipam.kind == CALICO_IPAM && chained.is_none();
-        let managed = own_ipam && !matches!(wishes.addresses, AddressSource::Unmanaged(_));
+        let managed = own_ipam && !matches!(pod_annotations.addresses, AddressSource::Unmanaged(_));
         let mut record = AttachmentRecord {
             id,
             phase: AttachmentPhase::Adding,
@@ -174,15 +175,15 @@ impl CniService {
         workload: Option<KubernetesPod>,
     ) -> Result<(CniResult, serde_json::Value), CniError> {
         crate::failpoint::hit("add-journalled").await;
-        let (wishes, namespace_labels) = match &workload {
-            Some(workload) => (workload.wishes.clone(), workload.namespace_labels.clone()),
+        let (pod_annotations, namespace_labels) = match &workload {
+            Some(workload) => (workload.pod_annotations.clone(), workload.namespace_labels.clone()),
             None => Default::default(),
         };
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
             None => {
                 let request = CniRequest { namespace_labels, ..request.clone() };
-                self.assign_as_wished(request, &wishes).await?
+                self.assign_as_wished(request, &pod_annotations).await?
             }
         };
         crate::failpoint::hit("add-assigned").await;
@@ -190,7 +191,7 @@ impl CniService {
             Some(workload) => self.ensure_profiles(workload).await?,
             None => self.ensure_profile(request, identity).await?,
         };
-        let attach = self.attach_request(request, record, &addresses, wishes.mac)?;
+        let attach = self.attach_request(request, record, &addresses, pod_annotations.mac)?;
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -199,7 +200,7 @@ impl CniService {
         self.journal.announce(&AttachmentRecord { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
         let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
-        endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
+        endpoint.spec.ip_nats = nats(&pod_annotations.floating, &attach.addresses);
         let workload = self.enforce(record, endpoint, profile).await?;
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
@@ -218,7 +219,8 @@ impl CniService {
             None => self.ensure_profile(request, identity).await?,
         };
         self.journal.announce(&AttachmentRecord { result: Some(chained.result.clone()), ..record.clone() });
-        let floating = workload.as_ref().map(|workload| workload.wishes.floating.clone()).unwrap_or_default();
+        let floating =
+            workload.as_ref().map(|workload| workload.pod_annotations.floating.clone()).unwrap_or_default();
         let described = workload.map(|workload| workload.endpoint);
         let addresses = chained.addresses();
         let mut endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
@@ -249,16 +251,16 @@ impl CniService {
     async fn assign_as_wished(
         &self,
         mut request: CniRequest,
-        wishes: &PodNetworkAnnotations,
+        pod_annotations: &PodNetworkAnnotations,
     ) -> Result<CniResult, CniError> {
-        wishes.apply(&mut request.config);
-        let listed = match &wishes.addresses {
+        pod_annotations.apply(&mut request.config);
+        let listed = match &pod_annotations.addresses {
             AddressSource::Any => return self.assign(&request, None).await,
             AddressSource::Unmanaged(listed) | AddressSource::Exactly(listed) => listed,
         };
         let mut result = CniResult::default();
         for address in listed {
-            if matches!(wishes.addresses, AddressSource::Exactly(_)) {
+            if matches!(pod_annotations.addresses, AddressSource::Exactly(_)) {
                 request.args.ip = Some(address.to_string());
                 self.assign(&request, None).await?;
             }

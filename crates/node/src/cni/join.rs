@@ -9,8 +9,8 @@ use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
 use super::request::CniRequest;
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS, REQUEST_TIMEOUT};
+use crate::attachment_reclaimer;
 use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord, JoinedNetwork};
-use crate::reclaim;
 use tortie_cni::{CniError, code};
 use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_model::{Resource, StoreValue};
@@ -170,7 +170,7 @@ impl CniService {
         match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
             Ok(endpoint) => Ok(endpoint.spec.profiles),
             Err(StoreError::DoesNotExist { .. }) => {
-                let known = reclaim::endpoint_of(record, &self.node);
+                let known = attachment_reclaimer::endpoint_of(record, &self.node);
                 Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
             }
             Err(error) => Err(store_failed(error)),
@@ -199,7 +199,8 @@ impl CniService {
                 }
                 // The container is live, so an endpoint that the datastore lost is written again.
                 Err(StoreError::DoesNotExist { .. }) => {
-                    let mut endpoint = reclaim::endpoint_of(record, &self.node).ok_or_else(lost)?;
+                    let mut endpoint =
+                        attachment_reclaimer::endpoint_of(record, &self.node).ok_or_else(lost)?;
                     change(&mut endpoint.spec.profiles);
                     self.resources.create(endpoint.into()).await
                 }

@@ -93,13 +93,13 @@ impl CniService {
     }
 
     /// Sets the credentials for Kubernetes, which take precedence over those in network configurations.
-    pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> CniService {
+    pub fn with_orchestrator(mut self, orchestrator: Option<KubernetesTarget>) -> CniService {
         self.own_orchestrator = orchestrator;
         self
     }
 
     /// Sets the endpoints to be adopted by [`CniService::adopt_endpoints`] or by a request of the runtime.
-    pub fn adopting(mut self, pending: PendingEndpoints) -> CniService {
+    pub fn with_pending_endpoints(mut self, pending: PendingEndpoints) -> CniService {
         self.pending = pending;
         self
     }

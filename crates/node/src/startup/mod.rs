@@ -29,6 +29,16 @@ impl EnvironmentVariables {
         self.0.get(name).map(|value| value.trim()).unwrap_or_default()
     }
 
+    /// Returns the value of a variable that is set and not empty.
+    pub fn given(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the value of a variable, or a default if it is unset or empty.
+    pub fn get_or(&self, name: &str, default: &str) -> String {
+        self.given(name).unwrap_or(default).to_owned()
+    }
+
     /// Parses a boolean as Calico does: every value that is not explicitly negative is true.
     pub fn flag(&self, name: &str, default: bool) -> bool {
         match self.get(name).to_lowercase().as_str() {

@@ -286,8 +286,8 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     for file in &manifest.files {
         remove(file, &mut failures);
     }
-    let cni_files = CniFiles::load(&node.state_dir).and_then(CniFiles::remove).unwrap_or_else(|reason| {
-        failures.push(reason);
+    let cni_files = CniFiles::load(&node.state_dir).and_then(CniFiles::remove).unwrap_or_else(|error| {
+        failures.push(error.to_string());
         Vec::new()
     });
     let stop = |mut daemon: HostDaemon, failures: &mut Vec<String>| {
@@ -361,7 +361,9 @@ fn give_back(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // Wait before the daemons are stopped: stopped services do not start again after a reboot.
     if let PolicyHandover::ToFelix(limit) = handover {
-        runtime.block_on(tortie_node::await_felix(limit)).map_err(CommandError::Message)?;
+        runtime
+            .block_on(tortie_node::await_felix(limit))
+            .map_err(|error| CommandError::Message(error.to_string()))?;
     }
     let exe = std::env::current_exe()?;
     for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
@@ -370,7 +372,7 @@ fn give_back(
     }
     let removed = runtime
         .block_on(tortie_node::leave(node, LivePodHandling::Kept, handover))
-        .map_err(CommandError::Message)?;
+        .map_err(|error| CommandError::Message(error.to_string()))?;
     for line in removed {
         writeln!(out, "{line}")?;
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use tortie_cni::{CniPlugin, PLUGIN_EXECUTABLE};
 use tortie_ctl::CommandError;
-use tortie_node::CniFiles;
+use tortie_node::{CniFiles, InstallError};
 
 const CONFLIST_FILE: &str = "10-calico.conflist";
 /// Default network name of a host without a previous network.
@@ -28,16 +28,16 @@ pub struct CniInstallation {
 impl CniInstallation {
     /// Detects everything that would make the installation fail. Changes nothing.
     pub fn prepare(args: &UpArgs, manifest: &UpManifest) -> Result<CniInstallation, CommandError> {
-        let files = CniFiles::load(&args.node.state_dir).map_err(CommandError::Message)?;
+        let files = CniFiles::load(&args.node.state_dir).map_err(message)?;
         let programs =
             [CniPlugin::Calico, CniPlugin::CalicoIpam].map(|plugin| args.cni_bin_dir.join(plugin.name()));
         let conflist = args.cni_conf_dir.join(CONFLIST_FILE);
         for path in programs.iter().chain([&conflist]) {
-            files.check(path).map_err(CommandError::Message)?;
+            files.check(path).map_err(message)?;
         }
         let found = match manifest.files.contains(&conflist) {
             true => None,
-            false => files.original(&conflist).map_err(CommandError::Message)?,
+            false => files.original(&conflist).map_err(message)?,
         };
         let is_unreadable = found.as_ref().is_some_and(|text| !tortie_node::is_readable_network(text));
         let original = found.filter(|_| !is_unreadable);
@@ -61,24 +61,28 @@ impl CniInstallation {
     /// Installs the plugins before the configuration, since a runtime uses the network as soon as its configuration
     /// exists.
     pub fn install(&self, manifest: &mut UpManifest, state_dir: &Path) -> Result<(), CommandError> {
-        let mut files = CniFiles::load(state_dir).map_err(CommandError::Message)?;
+        let mut files = CniFiles::load(state_dir).map_err(message)?;
         // An earlier version recorded these files in the manifest.
         for path in self.programs.iter().chain([&self.conflist]) {
             if manifest.files.contains(path) {
-                files.claim(path).map_err(CommandError::Message)?;
+                files.claim(path).map_err(message)?;
                 manifest.files.remove(path);
                 manifest.save(state_dir)?;
             }
         }
         for path in &self.programs {
-            files.write(path, PLUGIN_EXECUTABLE, 0o755).map_err(CommandError::Message)?;
+            files.write(path, PLUGIN_EXECUTABLE, 0o755).map_err(message)?;
         }
         let text = format!("{:#}\n", self.list);
-        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(CommandError::Message)
+        files.write(&self.conflist, text.as_bytes(), 0o644).map_err(message)
     }
 }
 
-fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, String> {
+fn message(error: InstallError) -> CommandError {
+    CommandError::Message(error.to_string())
+}
+
+fn configuration(args: &UpArgs, original: Option<&[u8]>) -> Result<Value, InstallError> {
     let Some(original) = original else {
         let ipv6 = if args.ipv6 { "true" } else { "false" };
         let ipam = json!({"type": CniPlugin::CalicoIpam.name(), "assign_ipv4": "true", "assign_ipv6": ipv6});
