@@ -51,17 +51,14 @@ impl SpeakerConfig {
 
     /// Rejects values with which no session could work. The error names the field and the value.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |field: &str, value: String, why: &'static str| {
-            Err(ConfigError { field: field.to_owned(), value, why })
-        };
         if self.asn == 0 {
-            return refuse("asn", "0".into(), "is not an AS number");
+            return ConfigError::refuse("asn", "0".into(), "is not an AS number");
         }
         if self.router_id.is_unspecified() {
-            return refuse("router_id", self.router_id.to_string(), "cannot identify a router");
+            return ConfigError::refuse("router_id", self.router_id.to_string(), "cannot identify a router");
         }
         if self.multipath == 0 {
-            return refuse("multipath", "0".into(), "must be at least 1");
+            return ConfigError::refuse("multipath", "0".into(), "must be at least 1");
         }
         self.peers.iter().try_for_each(|(name, peer)| peer.check(name))
     }
@@ -151,42 +148,53 @@ impl PeerConfig {
 
     /// Rejects values with which this session could not work.
     pub fn check(&self, name: &str) -> Result<(), ConfigError> {
-        let refuse = |field: String, value: String, why: &'static str| Err(ConfigError { field, value, why });
         let field = |field: &str| format!("peers.{name}.{field}");
         if self.address.is_unspecified() || self.address.is_multicast() {
-            return refuse(field("address"), self.address.to_string(), "is not an address of a peer");
+            return ConfigError::refuse(
+                field("address"),
+                self.address.to_string(),
+                "is not an address of a peer",
+            );
         }
         if self.remote_as == 0 {
-            return refuse(field("remote_as"), "0".into(), "is not an AS number");
+            return ConfigError::refuse(field("remote_as"), "0".into(), "is not an AS number");
         }
         if self.local_as == Some(0) {
-            return refuse(field("local_as"), "0".into(), "is not an AS number");
+            return ConfigError::refuse(field("local_as"), "0".into(), "is not an AS number");
         }
         if self.port == 0 {
-            return refuse(field("port"), "0".into(), "is not a port");
+            return ConfigError::refuse(field("port"), "0".into(), "is not a port");
         }
         if self.source.is_some_and(|source| source.is_ipv4() != self.address.is_ipv4()) {
             let value = self.source.map(|source| source.to_string()).unwrap_or_default();
-            return refuse(field("source"), value, "is of another family than the peer's address");
+            return ConfigError::refuse(
+                field("source"),
+                value,
+                "is of another family than the peer's address",
+            );
         }
         if (1..3).contains(&self.hold_time) {
-            return refuse(field("hold_time"), self.hold_time.to_string(), "must be 0 or at least 3");
+            return ConfigError::refuse(
+                field("hold_time"),
+                self.hold_time.to_string(),
+                "must be 0 or at least 3",
+            );
         }
         if self.restart_time.is_some_and(|time| time > 4095) {
             let value = self.restart_time.unwrap_or_default().to_string();
-            return refuse(field("restart_time"), value, "is over 4095 seconds");
+            return ConfigError::refuse(field("restart_time"), value, "is over 4095 seconds");
         }
         if self.ttl_security == Some(0) {
-            return refuse(field("ttl_security"), "0".into(), "must be at least one hop");
+            return ConfigError::refuse(field("ttl_security"), "0".into(), "must be at least one hop");
         }
         if self.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
-            return refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
+            return ConfigError::refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
         }
         if self.max_paths_per_prefix == 0 {
-            return refuse(field("max_paths_per_prefix"), "0".into(), "must be at least 1");
+            return ConfigError::refuse(field("max_paths_per_prefix"), "0".into(), "must be at least 1");
         }
         if self.families.is_empty() {
-            return refuse(field("families"), "none".into(), "must name at least one");
+            return ConfigError::refuse(field("families"), "none".into(), "must name at least one");
         }
         Ok(())
     }
@@ -198,4 +206,10 @@ pub struct ConfigError {
     pub field: String,
     pub value: String,
     pub why: &'static str,
+}
+
+impl ConfigError {
+    fn refuse(field: impl Into<String>, value: String, why: &'static str) -> Result<(), ConfigError> {
+        Err(ConfigError { field: field.into(), value, why })
+    }
 }

@@ -14,13 +14,8 @@ pub struct MessageFramer {
 impl MessageFramer {
     /// Adds bytes that were read. Copies the bytes of the previous chunk that [`MessageFramer::next`] has not consumed.
     pub fn push(&mut self, chunk: Bytes) {
-        match self.chunk.is_empty() {
-            true => self.chunk = chunk,
-            false => {
-                self.partial.extend_from_slice(&self.chunk);
-                self.chunk = chunk;
-            }
-        }
+        self.partial.extend_from_slice(&self.chunk);
+        self.chunk = chunk;
     }
 
     /// Returns the number of bytes that have not been consumed.

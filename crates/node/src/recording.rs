@@ -54,7 +54,7 @@ impl NodeRecording {
 /// Key of the lines that hold a digest.
 pub const DIGEST_KEY: &str = "digest";
 
-/// Returns a digest of what the dataplane and the other consumers of the plan receive, or None if they receive nothing.
+/// Returns a digest of the actions for the dataplane and the other consumers of the plan, or None without such actions.
 pub fn digest(actions: &[EngineAction]) -> Option<String> {
     let published = actions.iter().filter(|action| !matches!(action, EngineAction::Answer { .. }));
     let mut hasher = StableHasher::default();

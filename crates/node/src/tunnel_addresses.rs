@@ -115,7 +115,8 @@ async fn reconcile(
             wireguard_v6: !hosts_encrypt && !node.status.wireguard_public_key_v6.is_empty(),
         };
         let mut written = node.clone();
-        let (mut assigned, mut ended) = (Vec::new(), Vec::new());
+        let mut assigned = Vec::new();
+        let mut ended = Vec::new();
         let mut failure = None;
         for tunnel in MANAGED_TUNNELS {
             let current = address(&node, tunnel);

@@ -101,11 +101,10 @@ fn originated(bgp: &BgpConfig, family: BgpFamily, number: u8) -> String {
 
 /// Returns why BIRD would reject a session, and with it the whole configuration.
 fn refusal(session: &BgpSession, password: Option<&str>) -> Option<&'static str> {
-    let written = |text: &str| text.bytes().all(|byte| byte != b'"' && !byte.is_ascii_control());
     match password {
         _ if session.remote_as == 0 => Some("0 is not an AS number"),
         Some(password) if password.len() > MAX_PASSWORD_BYTES => Some("its password is over 80 bytes"),
-        Some(password) if !written(password) => {
+        Some(password) if password.bytes().any(|byte| byte == b'"' || byte.is_ascii_control()) => {
             Some("its password has a quotation mark or a control character, which BIRD cannot read")
         }
         _ => None,

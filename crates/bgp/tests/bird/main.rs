@@ -61,7 +61,7 @@ fn bgp() -> BgpConfig {
 
 /// Renders the configuration; the password of a secret is its key.
 fn rendered(bgp: &BgpConfig) -> BirdConfig {
-    render(bgp, |secret| Ok(secret.key.clone())).unwrap()
+    render(bgp, |secret| Ok::<_, String>(secret.key.clone())).unwrap()
 }
 
 /// Fails the test, printing the text, unless BIRD accepts it. BIRD must be installed.

@@ -166,7 +166,7 @@ fn filters(
     known.flat_map(|filter| part(filter).iter().map(translate_rule).collect::<Vec<_>>()).collect()
 }
 
-/// Returns the local preference that stands for a priority of Calico, which is a metric.
+/// Converts a priority of Calico, which is a route metric, to a local preference.
 fn local_pref(priority: u32) -> u32 {
     LOCAL_PREF_OF_METRIC_0.saturating_sub(priority)
 }

@@ -99,8 +99,9 @@ impl PodNetworkAnnotations {
 }
 
 fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
-    let given = |name: &'static str| pod.get(name).map(|text| (name, text));
-    let (name, text) = match (given(IP_ADDRS_ANNOTATION), given(IP_ADDRS_NO_IPAM_ANNOTATION)) {
+    let with_ipam = pod.get(IP_ADDRS_ANNOTATION).map(|text| (IP_ADDRS_ANNOTATION, text));
+    let without_ipam = pod.get(IP_ADDRS_NO_IPAM_ANNOTATION).map(|text| (IP_ADDRS_NO_IPAM_ANNOTATION, text));
+    let (name, text) = match (with_ipam, without_ipam) {
         (None, None) => return Ok(AddressSource::Any),
         (Some(_), Some(_)) => {
             let message =
@@ -156,12 +157,13 @@ fn list(text: &str) -> Result<Vec<String>, CniError> {
 }
 
 fn mac(text: &str) -> Result<[u8; 6], CniError> {
-    let wrong = || failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"));
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
         .collect();
-    bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()).ok_or_else(wrong)
+    bytes
+        .and_then(|bytes| <[u8; 6]>::try_from(bytes).ok())
+        .ok_or_else(|| failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address")))
 }
 
 fn failed(message: String) -> CniError {

@@ -117,14 +117,14 @@ impl CniService {
 
 /// Returns the connection to Kubernetes that the network configuration specifies.
 fn target(request: &CniRequest) -> Option<KubernetesTarget> {
-    let (kubernetes, policy) = (&request.config.kubernetes, &request.config.policy);
+    let kubernetes = &request.config.kubernetes;
+    let policy = &request.config.policy;
+    let mut roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root].into_iter();
     // Old configurations contain the URL of the API root instead of that of the server.
-    let server = |root: &str| root.split("/api/").next().unwrap_or(root).to_owned();
-    let roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root];
-    let endpoint = roots.into_iter().find(|root| !root.is_empty()).map(|root| server(root));
+    let endpoint = roots.find(|root| !root.is_empty()).and_then(|root| root.split("/api/").next());
     let target = KubernetesTarget {
         kubeconfig: kubernetes.kubeconfig.clone(),
-        endpoint: endpoint.unwrap_or_default(),
+        endpoint: endpoint.unwrap_or_default().to_owned(),
         token: policy.k8s_auth_token.clone(),
         cert_file: policy.k8s_client_certificate.clone(),
         key_file: policy.k8s_client_key.clone(),

@@ -62,7 +62,7 @@ impl CniCredentials {
         let token = token.map_err(|source| InstallError::Token {
             namespace: self.namespace.clone(),
             account: self.account.clone(),
-            source,
+            source: Box::new(source),
         })?;
         let wait = self.interval.unwrap_or_else(|| renewal_delay(&token, Timestamp::now(), rand::random()));
         self.due = Some(Instant::now() + wait);

@@ -54,7 +54,7 @@ pub enum InstallError {
     #[error("CNI_TOKEN_REFRESH_INTERVAL={0} is not a duration")]
     RefreshInterval(String),
     #[error("no token for the service account {namespace}/{account}: {source}")]
-    Token { namespace: String, account: String, source: StoreError },
+    Token { namespace: String, account: String, source: Box<StoreError> },
     #[error(transparent)]
     Kubernetes(#[from] StoreError),
 }

@@ -9,6 +9,7 @@ mod name;
 mod pools;
 mod register;
 
+use detect::DetectionError;
 pub use felix::FelixSettings;
 pub use name::node_name;
 pub use register::{ComparedInterfaces, refresh_addresses, register};
@@ -55,6 +56,8 @@ pub enum StartupError {
     Store(#[from] tortie_store::StoreError),
     #[error("{0}")]
     Detection(String),
+    #[error(transparent)]
+    Autodetection(#[from] DetectionError),
     #[error("{family} address conflict: node {other} has {address} already; set IP or remove that node")]
     Conflict { family: &'static str, address: String, other: String },
     #[error("{0}")]
