@@ -52,13 +52,13 @@ impl SpeakerConfig {
     /// Rejects values with which no session could work. The error names the field and the value.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.asn == 0 {
-            return ConfigError::refuse("asn", "0".into(), "is not an AS number");
+            return refuse("asn", "0".into(), "is not an AS number");
         }
         if self.router_id.is_unspecified() {
-            return ConfigError::refuse("router_id", self.router_id.to_string(), "cannot identify a router");
+            return refuse("router_id", self.router_id.to_string(), "cannot identify a router");
         }
         if self.multipath == 0 {
-            return ConfigError::refuse("multipath", "0".into(), "must be at least 1");
+            return refuse("multipath", "0".into(), "must be at least 1");
         }
         self.peers.iter().try_for_each(|(name, peer)| peer.check(name))
     }
@@ -150,51 +150,39 @@ impl PeerConfig {
     pub fn check(&self, name: &str) -> Result<(), ConfigError> {
         let field = |field: &str| format!("peers.{name}.{field}");
         if self.address.is_unspecified() || self.address.is_multicast() {
-            return ConfigError::refuse(
-                field("address"),
-                self.address.to_string(),
-                "is not an address of a peer",
-            );
+            return refuse(field("address"), self.address.to_string(), "is not an address of a peer");
         }
         if self.remote_as == 0 {
-            return ConfigError::refuse(field("remote_as"), "0".into(), "is not an AS number");
+            return refuse(field("remote_as"), "0".into(), "is not an AS number");
         }
         if self.local_as == Some(0) {
-            return ConfigError::refuse(field("local_as"), "0".into(), "is not an AS number");
+            return refuse(field("local_as"), "0".into(), "is not an AS number");
         }
         if self.port == 0 {
-            return ConfigError::refuse(field("port"), "0".into(), "is not a port");
+            return refuse(field("port"), "0".into(), "is not a port");
         }
         if self.source.is_some_and(|source| source.is_ipv4() != self.address.is_ipv4()) {
             let value = self.source.map(|source| source.to_string()).unwrap_or_default();
-            return ConfigError::refuse(
-                field("source"),
-                value,
-                "is of another family than the peer's address",
-            );
+            return refuse(field("source"), value, "is of another family than the peer's address");
         }
         if (1..3).contains(&self.hold_time) {
-            return ConfigError::refuse(
-                field("hold_time"),
-                self.hold_time.to_string(),
-                "must be 0 or at least 3",
-            );
+            return refuse(field("hold_time"), self.hold_time.to_string(), "must be 0 or at least 3");
         }
         if self.restart_time.is_some_and(|time| time > 4095) {
             let value = self.restart_time.unwrap_or_default().to_string();
-            return ConfigError::refuse(field("restart_time"), value, "is over 4095 seconds");
+            return refuse(field("restart_time"), value, "is over 4095 seconds");
         }
         if self.ttl_security == Some(0) {
-            return ConfigError::refuse(field("ttl_security"), "0".into(), "must be at least one hop");
+            return refuse(field("ttl_security"), "0".into(), "must be at least one hop");
         }
         if self.password.as_ref().is_some_and(|password| password.is_empty() || password.len() > 80) {
-            return ConfigError::refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
+            return refuse(field("password"), "(hidden)".into(), "must have 1 to 80 bytes");
         }
         if self.max_paths_per_prefix == 0 {
-            return ConfigError::refuse(field("max_paths_per_prefix"), "0".into(), "must be at least 1");
+            return refuse(field("max_paths_per_prefix"), "0".into(), "must be at least 1");
         }
         if self.families.is_empty() {
-            return ConfigError::refuse(field("families"), "none".into(), "must name at least one");
+            return refuse(field("families"), "none".into(), "must name at least one");
         }
         Ok(())
     }
@@ -208,8 +196,6 @@ pub struct ConfigError {
     pub why: &'static str,
 }
 
-impl ConfigError {
-    fn refuse(field: impl Into<String>, value: String, why: &'static str) -> Result<(), ConfigError> {
-        Err(ConfigError { field: field.into(), value, why })
-    }
+fn refuse(field: impl Into<String>, value: String, why: &'static str) -> Result<(), ConfigError> {
+    Err(ConfigError { field: field.into(), value, why })
 }

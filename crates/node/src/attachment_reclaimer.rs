@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_what_was_written_without_marks_of_the_store() {
+    fn the_journaled_endpoint_has_no_store_metadata() {
         let endpoint = endpoint_of(&record(Some(written())), "n1").unwrap();
         assert_eq!(endpoint.metadata.labels["app"], "web");
         assert_eq!((endpoint.metadata.resource_version.as_str(), endpoint.metadata.uid.as_str()), ("", ""));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_record_is_enough_to_keep_the_network() {
+    fn an_old_record_keeps_the_network() {
         let endpoint = endpoint_of(&record(None), "n1").unwrap();
         assert_eq!(endpoint.spec.ip_networks, ["10.0.0.1/32", "fd00::1/128"]);
         assert_eq!(endpoint.spec.interface_name, "cali1");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_lost_or_rewired_is_written_back() {
+    fn only_lost_or_rewired_endpoints_are_written() {
         let own = endpoint_of(&record(Some(written())), "n1").unwrap();
         assert!(matches!(find_repair(own.clone(), None), Some(EndpointRepair::Create(_))));
         let mut stored = own.clone();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wired_counts_here_and_while_the_pod_lives() {
+    fn the_journal_corrects_live_local_endpoints() {
         let old = ["10.0.0.1/32"];
         assert_eq!(networks(put("n1", &old), Some(&["10.0.0.9", "fd00::9"])), ["10.0.0.9/32", "fd00::9/128"]);
         assert_eq!(networks(put("n1", &old), None), old);

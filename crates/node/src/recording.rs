@@ -129,3 +129,28 @@ fn harmless_settings<'s>(
     });
     harmless.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{PlanChange, WaiterId};
+    use std::collections::BTreeSet;
+    use tortie_plan::{NodePlan, PlanUpdate};
+
+    #[test]
+    fn the_digest_covers_the_dataplane_and_bgp() {
+        let answer = EngineAction::Answer { waiter: WaiterId(1), outcome: Ok(()) };
+        assert_eq!(digest(&[answer]), None);
+        let publish = |change| digest(&[EngineAction::Publish { consumer: "bgp", change }]).unwrap();
+        let apply = |updates| digest(&[EngineAction::Apply { settings: None, updates }]).unwrap();
+        let digests = BTreeSet::from([
+            publish(PlanChange::Resync(Box::new(NodePlan::default()))),
+            publish(PlanChange::Resync(Box::new(NodePlan { learnt_complete: true, ..NodePlan::default() }))),
+            publish(PlanChange::Updates(vec![PlanUpdate::LearntComplete])),
+            apply(vec![PlanUpdate::LearntComplete]),
+            apply(Vec::new()),
+        ]);
+        assert_eq!(digests.len(), 5, "{digests:?}");
+        assert!(digests.contains(&apply(Vec::new())), "it is stable");
+    }
+}

@@ -209,7 +209,7 @@ mod tests {
     use tortie_model::ObjectMeta;
 
     #[test]
-    fn an_address_is_read_as_it_was_written_and_leaves_nothing() {
+    fn tunnel_addresses_read_back_as_written() {
         let empty = Node::new(ObjectMeta { name: "n1".into(), ..ObjectMeta::default() }, NodeSpec::default());
         let mut node = empty.clone();
         for (tunnel, text) in [

@@ -209,7 +209,7 @@ fn a_node_with_nothing_to_say_is_fine() {
 
 /// One session that BIRD would reject must not affect the others.
 #[test]
-fn what_cannot_be_expressed_is_left_out_and_reported() {
+fn inexpressible_sessions_are_left_out_and_reported() {
     let mut bgp = bgp();
     bgp.sessions.insert("Mesh_10_0_0_7".into(), session("10.0.0.7"));
     let bad = ["a\"b", "a\nb", &"x".repeat(81)];

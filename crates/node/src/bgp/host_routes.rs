@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_route_to_each_network_and_none_of_workloads() {
+    fn one_route_per_network_and_no_workload() {
         let found = vec![
             route("10.0.0.0/24", "eth0", 0, true),
             route("10.0.0.0/24", "eth1", 5, false),

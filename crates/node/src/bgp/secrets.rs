@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_a_file_and_stays_inside_its_directory() {
+    fn a_secret_stays_inside_its_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bgp")).unwrap();
         std::fs::write(dir.path().join("bgp/tor"), "hunter2\n").unwrap();

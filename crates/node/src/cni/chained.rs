@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ptp_and_bridge_say_names_the_host_s_end() {
+    fn results_of_ptp_and_bridge_name_the_interface() {
         let ptp = json!({"cniVersion": "1.0.0", "dns": {},
             "interfaces": [{"name": "veth1a2b", "mac": "aa:00:00:00:00:01"},
                 {"name": "eth0", "mac": "aa:00:00:00:00:02", "sandbox": "/run/netns/x"}],
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_policy_cannot_be_enforced_on_is_refused_by_name() {
+    fn interfaces_without_policy_are_refused_by_name() {
         for (previous, reason) in [
             (
                 json!({"interfaces": [{"name": "eth0", "sandbox": "/x"}], "ips": [{"address": "10.0.0.2/24"}]}),

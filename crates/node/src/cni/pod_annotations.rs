@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enabled_or_not_possible_is_refused() {
+    fn disabled_or_impossible_annotations_are_refused() {
         let refused = |pairs: &[(&str, &str)], config: &NetworkConfig| {
             PodNetworkAnnotations::read(&annotations(pairs), &AnnotationMap::new(), config)
                 .unwrap_err()

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_result_is_the_same_to_the_byte() {
+    fn a_current_result_is_printed_unchanged() {
         let mut result = result();
         result.ips.truncate(1);
         result.routes.truncate(1);

@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adopted_container_outlives_a_name_of_its_namespace() {
+    fn an_adopted_container_outlives_a_namespace_name() {
         let path = "/proc/self/ns/net";
         let record = |netns: &str, adopted: bool| AttachmentRecord {
             id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },

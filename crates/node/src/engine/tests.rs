@@ -148,7 +148,7 @@ fn answers(actions: &[EngineAction]) -> Vec<(u64, Result<(), RequestRefusal>)> {
 }
 
 #[test]
-fn an_attach_is_answered_when_the_kernel_has_it() {
+fn attach_is_answered_after_the_kernel() {
     let mut core = running();
     let actions = feed(&mut core, 1, [attach(1, 1, 7, None), EngineEvent::Turn]);
     assert!(matches!(&actions[..], [EngineAction::Apply { .. }]), "{actions:?}");
@@ -309,7 +309,7 @@ fn a_claimed_floating_address_does_not_fail_attach() {
 }
 
 #[test]
-fn an_attach_waits_for_its_profile_but_not_for_ever() {
+fn an_attach_waits_for_its_profile_until_timeout() {
     let mut core = running();
     let actions =
         feed(&mut core, 1, [attach(1, 1, 7, Some("net")), EngineEvent::Turn, EngineEvent::Applied(vec![])]);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_denials_are_reported_and_not_more_than_fit() {
+    fn only_denials_up_to_the_limit_are_reported() {
         let mut all: Vec<RuleCounter> =
             (0..MAX_DENIAL_SERIES + 50).map(|number| counter(number, CountedVerdict::Deny, 1)).collect();
         all.push(counter(9999, CountedVerdict::Allow, 1_000_000));

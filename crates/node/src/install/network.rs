@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_network_is_filled_in_and_must_be_json() {
+    fn a_given_network_must_be_json_when_filled() {
         let text = r#"{"name":"x","plugins":[{"type":"calico","mtu":__CNI_MTU__,"etcd_endpoints":"__ETCD_ENDPOINTS__"}]}"#;
         let list = filled(&[("CNI_NETWORK_CONFIG", text), ("ETCD_ENDPOINTS", "http://a\"b")], false).unwrap();
         assert_eq!(list["plugins"][0]["mtu"], 0);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_carried_over_is_refused() {
+    fn unusable_lists_are_not_carried_over() {
         for (text, reason) in [
             ("{", "EOF"),
             (r#"{"name": "x", "plugins": [{"type": "bridge"}]}"#, "no plugin of type calico"),
