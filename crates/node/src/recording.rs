@@ -144,7 +144,7 @@ mod tests {
         let publish = |change| digest(&[EngineAction::Publish { consumer: "bgp", change }]).unwrap();
         let apply = |updates| digest(&[EngineAction::Apply { settings: None, updates }]).unwrap();
         let digests = BTreeSet::from([
-            publish(PlanChange::Resync(Box::new(NodePlan::default()))),
+            publish(PlanChange::Resync(Box::default())),
             publish(PlanChange::Resync(Box::new(NodePlan { learnt_complete: true, ..NodePlan::default() }))),
             publish(PlanChange::Updates(vec![PlanUpdate::LearntComplete])),
             apply(vec![PlanUpdate::LearntComplete]),

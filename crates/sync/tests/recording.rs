@@ -215,7 +215,7 @@ fn what_is_no_recording_is_refused_and_a_cut_line_is_the_end() {
     assert_eq!(reader.next_line().unwrap().unwrap().number, 2);
     assert_eq!(reader.next_line().unwrap(), None);
     let (_, mut reader) =
-        RecordingReader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..])
+        RecordingReader::new(&b"{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..])
             .unwrap();
     assert_eq!(
         reader.next_line().unwrap_err().to_string(),
