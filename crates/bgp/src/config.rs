@@ -51,9 +51,6 @@ impl SpeakerConfig {
 
     /// Rejects values with which no session could work. The error names the field and the value.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |field: &str, value: String, why: &'static str| {
-            Err(ConfigError { field: field.to_owned(), value, why })
-        };
         if self.asn == 0 {
             return refuse("asn", "0".into(), "is not an AS number");
         }
@@ -151,7 +148,6 @@ impl PeerConfig {
 
     /// Rejects values with which this session could not work.
     pub fn check(&self, name: &str) -> Result<(), ConfigError> {
-        let refuse = |field: String, value: String, why: &'static str| Err(ConfigError { field, value, why });
         let field = |field: &str| format!("peers.{name}.{field}");
         if self.address.is_unspecified() || self.address.is_multicast() {
             return refuse(field("address"), self.address.to_string(), "is not an address of a peer");
@@ -198,4 +194,8 @@ pub struct ConfigError {
     pub field: String,
     pub value: String,
     pub why: &'static str,
+}
+
+fn refuse(field: impl Into<String>, value: String, why: &'static str) -> Result<(), ConfigError> {
+    Err(ConfigError { field: field.into(), value, why })
 }

@@ -169,7 +169,9 @@ impl AttrsChange {
 /// Returns whether `text` matches `pattern`, in which `*` matches any characters or none. Backtracks only to the
 /// latest star, so the cost is at most the product of the two lengths.
 pub fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut star, mut mark) = (0, None, 0);
+    let mut at = 0;
+    let mut star = None;
+    let mut mark = 0;
     let mut position = 0;
     while position < text.len() {
         match pattern.get(at) {

@@ -14,13 +14,8 @@ pub struct MessageFramer {
 impl MessageFramer {
     /// Adds bytes that were read. Copies the bytes of the previous chunk that [`MessageFramer::next`] has not consumed.
     pub fn push(&mut self, chunk: Bytes) {
-        match self.chunk.is_empty() {
-            true => self.chunk = chunk,
-            false => {
-                self.partial.extend_from_slice(&self.chunk);
-                self.chunk = chunk;
-            }
-        }
+        self.partial.extend_from_slice(&self.chunk);
+        self.chunk = chunk;
     }
 
     /// Returns the number of bytes that have not been consumed.
@@ -74,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_whole_however_the_stream_is_cut(
+        fn messages_come_out_whole_from_any_fragments(
             bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..20),
             cuts in proptest::collection::vec(1usize..300, 1..20),
         ) {
@@ -95,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error_as_soon_as_the_header_is_there() {
+    fn an_invalid_header_is_an_early_error() {
         for (at, byte) in [(0, 0), (16, 0xff), (18, 99)] {
             let mut bad = message(b"");
             bad[at] = byte;

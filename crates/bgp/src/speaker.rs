@@ -115,7 +115,8 @@ impl Speaker {
     /// Returns all paths to all prefixes of a family. They are collected in parts, so that the speaker can handle
     /// other events in between.
     pub async fn routes(&self, family: BgpFamily) -> Result<Vec<RouteStatus>, SpeakerError> {
-        let (mut routes, mut from) = (Vec::new(), Some(0u32));
+        let mut routes = Vec::new();
+        let mut from = Some(0u32);
         while let Some(start) = from {
             let range = start..start.saturating_add(ROUTES_PER_PAGE);
             let part = self.ask(|answer| SpeakerCommand::Routes(family, range, answer)).await?;

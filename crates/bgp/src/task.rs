@@ -376,7 +376,8 @@ impl SpeakerTask {
         while let Some(request) = self.core.next_request() {
             match request {
                 SocketRequest::Connect { conn, dial } => {
-                    let (sockets, input) = (self.sockets.clone(), self.input.clone());
+                    let sockets = self.sockets.clone();
+                    let input = self.input.clone();
                     let (give_up, given_up) = oneshot::channel();
                     let task = tokio::spawn(async move {
                         let outcome = sockets.dial(&dial, given_up).await.and_then(|stream| match stream {

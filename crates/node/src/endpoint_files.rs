@@ -47,7 +47,8 @@ impl EndpointFiles {
 
     /// Writes the file of an endpoint that is up, if its contents changed.
     pub fn put(&mut self, id: &WorkloadId, workload: &PlannedWorkload) -> io::Result<()> {
-        let (name, text) = (name(id), text(workload)?);
+        let name = file_name(id);
+        let text = render(workload)?;
         if self.present.get(&name) == Some(&Some(text.clone())) {
             return Ok(());
         }
@@ -61,12 +62,12 @@ impl EndpointFiles {
     }
 
     pub fn remove(&mut self, id: &WorkloadId) -> io::Result<()> {
-        self.remove_named(&name(id))
+        self.remove_named(&file_name(id))
     }
 
     /// Removes the files of all endpoints except these.
     pub fn keep<'a>(&mut self, living: impl Iterator<Item = &'a WorkloadId>) -> io::Result<()> {
-        let living: BTreeSet<String> = living.map(name).collect();
+        let living: BTreeSet<String> = living.map(file_name).collect();
         let dead: Vec<String> = self.present.keys().filter(|name| !living.contains(*name)).cloned().collect();
         dead.iter().try_for_each(|name| self.remove_named(name))
     }
@@ -88,7 +89,7 @@ impl EndpointFiles {
 }
 
 /// Returns the file name of an endpoint: the parts of its id, escaped as in a URL path and separated by spaces.
-fn name(id: &WorkloadId) -> String {
+fn file_name(id: &WorkloadId) -> String {
     [&id.orchestrator, &id.workload, &id.endpoint].map(|part| escaped(part)).join(" ")
 }
 
@@ -103,7 +104,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn text(workload: &PlannedWorkload) -> io::Result<String> {
+fn render(workload: &PlannedWorkload) -> io::Result<String> {
     let nets = |v4: bool| {
         let length = if v4 { 32 } else { 128 };
         let family = workload.addresses.iter().filter(|address| address.is_ipv4() == v4);

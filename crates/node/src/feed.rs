@@ -90,6 +90,7 @@ fn hubs(p: &NodeParameters, place: &FeedContext<'_>) -> Result<Option<HubLocatio
     }
     let name = p.typha_k8s_service_name.clone();
     let Some(kubernetes) = place.kubernetes.cloned() else { return Err(HubSettingsError::Service(name)) };
-    let (namespace, node) = (p.typha_k8s_namespace.clone(), place.kubernetes_node.to_owned());
+    let namespace = p.typha_k8s_namespace.clone();
+    let node = place.kubernetes_node.to_owned();
     Ok(Some(HubLocations::Service(Box::new(HubService { kubernetes, namespace, name, node }))))
 }

@@ -46,14 +46,14 @@ impl NodeHealth {
         self.parts.iter().map(|part| format!("{}: {}\n", part.name, part.message)).collect()
     }
 
-    pub async fn of(state: &NodeState) -> NodeHealth {
+    pub async fn check(state: &NodeState) -> NodeHealth {
         let mut parts = ComponentHealthList::default();
-        parts.daemon(state);
-        parts.datastore(state);
-        parts.dataplane(state);
-        parts.policy(state);
-        parts.mtu(state);
-        parts.bgp(state).await;
+        parts.add_tasks(state);
+        parts.add_datastore(state);
+        parts.add_dataplane(state);
+        parts.add_policy(state);
+        parts.add_mtu(state);
+        parts.add_bgp(state).await;
         for (part, message) in state.warnings() {
             parts.add(part, HealthLevel::Warning, message);
         }
@@ -69,15 +69,12 @@ struct ComponentHealthList(Vec<ComponentHealth>);
 
 impl ComponentHealthList {
     fn add(&mut self, name: impl Into<String>, level: HealthLevel, message: impl Into<String>) {
-        let printable = |text: String| escape_controls(&text).into_owned();
-        self.0.push(ComponentHealth {
-            name: printable(name.into()),
-            level,
-            message: printable(message.into()),
-        });
+        let name = escape_controls(&name.into()).into_owned();
+        let message = escape_controls(&message.into()).into_owned();
+        self.0.push(ComponentHealth { name, level, message });
     }
 
-    fn daemon(&mut self, state: &NodeState) {
+    fn add_tasks(&mut self, state: &NodeState) {
         let silent = state.liveness.silent(&state.health_timeouts());
         for part in state.liveness.parts() {
             match silent.get(part) {
@@ -92,7 +89,7 @@ impl ComponentHealthList {
 
     /// Adds the state of the datastore. An outage after the first sync does not make the node unready: the node
     /// continues with the objects that it has.
-    fn datastore(&mut self, state: &NodeState) {
+    fn add_datastore(&mut self, state: &NodeState) {
         let trouble = state.troubles().remove("datastore");
         match (state.is_in_sync(), trouble) {
             (true, None) if state.is_datastore_locked() => {
@@ -105,7 +102,7 @@ impl ComponentHealthList {
         }
     }
 
-    fn dataplane(&mut self, state: &NodeState) {
+    fn add_dataplane(&mut self, state: &NodeState) {
         match (state.troubles().remove("dataplane"), state.is_in_sync()) {
             (Some(trouble), _) => self.add("dataplane", HealthLevel::NotReady, trouble),
             (None, true) => self.add("dataplane", HealthLevel::Ok, "the kernel has the plan"),
@@ -113,7 +110,7 @@ impl ComponentHealthList {
         }
     }
 
-    fn policy(&mut self, state: &NodeState) {
+    fn add_policy(&mut self, state: &NodeState) {
         let refused = state.refused();
         match state.troubles().remove(POLICY_COMPONENT) {
             Some(trouble) => self.add(POLICY_COMPONENT, HealthLevel::NotReady, trouble),
@@ -128,33 +125,33 @@ impl ComponentHealthList {
         }
     }
 
-    fn mtu(&mut self, state: &NodeState) {
+    fn add_mtu(&mut self, state: &NodeState) {
         if let Some(choice) = state.mtu() {
             self.add(MTU_COMPONENT, HealthLevel::Ok, choice.to_string());
         }
     }
 
     /// Adds the state of BGP, unless BGP is disabled.
-    async fn bgp(&mut self, state: &NodeState) {
-        let mut troubles = state.troubles();
-        let trouble = troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"));
-        let Some(running) = state.running_bgp().filter(|_| trouble.is_none()) else {
-            if let Some(trouble) = trouble {
-                self.add("bgp", HealthLevel::NotReady, trouble);
+    async fn add_bgp(&mut self, state: &NodeState) {
+        if let Some(trouble) = state.bgp_trouble() {
+            return self.add("bgp", HealthLevel::NotReady, trouble);
+        }
+        let Some(running) = state.running_bgp() else { return };
+        let status = match tokio::time::timeout(BGP_STATUS_TIMEOUT, running.backend.status()).await {
+            Ok(Ok(status)) => status,
+            Ok(Err(error)) => return self.add("bgp", HealthLevel::NotReady, error.to_string()),
+            Err(_) => {
+                let message =
+                    format!("the BGP speaker has not answered for {} s", BGP_STATUS_TIMEOUT.as_secs());
+                return self.add("bgp", HealthLevel::NotReady, message);
             }
-            return;
         };
-        let judged = match tokio::time::timeout(BGP_STATUS_TIMEOUT, running.backend.status()).await {
-            Ok(status) => status.and_then(|status| {
-                bgp::ready(&status, None, bgp::DEFAULT_SESSION_GRACE_PERIOD)
-                    .map(|()| bgp::near_limit(&status))
-            }),
-            Err(_) => Err(format!("the BGP speaker has not answered for {} s", BGP_STATUS_TIMEOUT.as_secs())),
-        };
-        match judged {
-            Ok(None) => self.add("bgp", HealthLevel::Ok, "ready"),
-            Ok(Some(warning)) => self.add("bgp", HealthLevel::Warning, warning),
-            Err(reason) => self.add("bgp", HealthLevel::NotReady, reason),
+        if let Err(error) = bgp::check_sessions(&status, None, bgp::DEFAULT_SESSION_GRACE_PERIOD) {
+            self.add("bgp", HealthLevel::NotReady, error.to_string());
+        } else if let Some(warning) = bgp::near_limit_warning(&status) {
+            self.add("bgp", HealthLevel::Warning, warning);
+        } else {
+            self.add("bgp", HealthLevel::Ok, "ready");
         }
     }
 }

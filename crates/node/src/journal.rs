@@ -212,8 +212,9 @@ impl AddressesInUse for AttachmentJournal {
     }
 
     fn is_held_by_another(&self, address: IpAddr, handle: Option<&str>) -> bool {
-        let holds = |record: &&AttachmentRecord| record.addresses().any(|held| held == address);
-        self.lock().values().filter(holds).any(|record| record.handle.as_deref() != handle)
+        self.lock().values().any(|record| {
+            record.handle.as_deref() != handle && record.addresses().any(|held| held == address)
+        })
     }
 }
 

@@ -31,26 +31,28 @@ const NETWORK_DOWN_CONDITION: NodeCondition<'static> = NodeCondition {
 /// Sets the condition when the network is available, and when it is not because policy is not in force. The scheduler
 /// keeps pods away from a node while the condition is true or while the node has the start-up taint.
 pub async fn follow(target: KubernetesTarget, node: String, taint: String, state: Arc<NodeState>) {
-    let mut said: Option<Option<String>> = None;
+    let mut reported: Option<Option<String>> = None;
     let mut failed = false;
     loop {
         let trouble = state.troubles().remove(POLICY_COMPONENT);
-        if said.as_ref() != Some(&trouble) {
-            let message = trouble.as_ref().map(|trouble| format!("policy is not in force: {trouble}"));
-            let outcome = match &message {
-                Some(message) => {
-                    let reason = "PolicyNotInForce";
-                    say(
-                        &target,
-                        &node,
-                        NodeCondition { kind: NETWORK_UNAVAILABLE, status: true, reason, message },
-                    )
-                    .await
+        if reported.as_ref() != Some(&trouble) {
+            let outcome = match &trouble {
+                Some(trouble) => {
+                    let message = format!("policy is not in force: {trouble}");
+                    let condition = NodeCondition {
+                        reason: "PolicyNotInForce",
+                        message: &message,
+                        ..NETWORK_DOWN_CONDITION
+                    };
+                    set_condition(&target, &node, condition).await
                 }
-                None => say_ready(&target, &node, &taint).await,
+                None => set_up(&target, &node, &taint).await,
             };
             match outcome {
-                Ok(()) => (said, failed) = (Some(trouble), false),
+                Ok(()) => {
+                    reported = Some(trouble);
+                    failed = false;
+                }
                 Err(error) => {
                     if !std::mem::replace(&mut failed, true) {
                         tracing::warn!(%error, node, "cannot set the NetworkUnavailable condition; retrying");
@@ -62,25 +64,29 @@ pub async fn follow(target: KubernetesTarget, node: String, taint: String, state
     }
 }
 
-pub async fn say_down(target: &KubernetesTarget, node: &str) {
-    match tokio::time::timeout(SHUTDOWN_CONDITION_TIMEOUT, say(target, node, NETWORK_DOWN_CONDITION)).await {
+/// Sets the condition at shutdown.
+pub async fn set_down(target: &KubernetesTarget, node: &str) {
+    match tokio::time::timeout(
+        SHUTDOWN_CONDITION_TIMEOUT,
+        set_condition(target, node, NETWORK_DOWN_CONDITION),
+    )
+    .await
+    {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, node, "cannot set NetworkUnavailable at shutdown"),
         Err(_) => tracing::warn!(node, "cannot set NetworkUnavailable: kube-apiserver did not respond"),
     }
 }
 
-async fn say_ready(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::StoreResult<()> {
-    say(target, node, NETWORK_UP_CONDITION).await?;
-    match taint {
-        "" => Ok(()),
-        key => {
-            OrchestratorClient::connect(target, StoreLimits::default()).await?.remove_taint(node, key).await
-        }
+async fn set_up(target: &KubernetesTarget, node: &str, taint: &str) -> tortie_store::StoreResult<()> {
+    set_condition(target, node, NETWORK_UP_CONDITION).await?;
+    if taint.is_empty() {
+        return Ok(());
     }
+    OrchestratorClient::connect(target, StoreLimits::default()).await?.remove_taint(node, taint).await
 }
 
-async fn say(
+async fn set_condition(
     target: &KubernetesTarget,
     node: &str,
     condition: NodeCondition<'_>,

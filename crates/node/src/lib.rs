@@ -1,7 +1,10 @@
 #![doc = include_str!("../README.md")]
 
+mod attachment_reclaimer;
 mod bgp;
 mod cni;
+mod decommission;
+mod endpoint_correction;
 mod endpoint_files;
 pub mod engine;
 mod failpoint;
@@ -12,7 +15,6 @@ mod http;
 mod install;
 mod journal;
 mod kube_condition;
-mod leave;
 mod lock;
 mod logs;
 mod metrics;
@@ -21,9 +23,8 @@ mod options;
 mod pending_endpoints;
 mod public_keys;
 mod queries;
-mod reclaim;
 mod recording;
-mod removal;
+mod removal_detector;
 mod replay;
 mod run;
 mod snapshot_guard;
@@ -33,7 +34,6 @@ mod state;
 mod status;
 mod tasks;
 mod tunnel_addresses;
-mod wired;
 
 /// Returns whether the bytes parse as a request of a CNI plugin.
 #[doc(hidden)]
@@ -44,7 +44,7 @@ pub fn is_cni_request(bytes: &[u8]) -> bool {
 /// Returns whether the bytes parse as the record of an attachment, and exercises the code that uses such a record.
 #[doc(hidden)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
-    reclaim::is_attachment(bytes)
+    attachment_reclaimer::is_attachment(bytes)
 }
 
 /// Parses the result of another plugin and prints it in a version of the CNI specification.
@@ -54,10 +54,12 @@ pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
     Some(result.print(version))
 }
 
+pub use decommission::{
+    DecommissionError, FelixNotReady, LivePodHandling, PolicyHandover, await_felix, interface_prefixes, leave,
+};
 pub use health::{ComponentHealth, HealthLevel, NodeHealth};
-pub use install::{CniFiles, FileRemoval, RemovedFile, carry_over, is_readable_network};
-pub use leave::{FelixNotReady, LivePodHandling, PolicyHandover, await_felix, interface_prefixes, leave};
+pub use install::{CniFiles, FileRemoval, InstallError, RemovedFile, carry_over, is_readable_network};
 pub use logs::{LogControl, LogCounters, LogFileSettings, LogSettings};
 pub use options::NodeArgs;
-pub use replay::{ReplayError, core as replay_core, replay, replay_from};
+pub use replay::{ReplayError, build_core as replay_core, replay, replay_from};
 pub use run::{NodeRunError, run};

@@ -43,7 +43,6 @@ impl NetnsLock {
     async fn named(name: &str) -> Result<NetnsLock, LockError> {
         // A socket path that begins with a NUL byte is an abstract name.
         let path = format!("\0{name}");
-        let failed = |error| LockError::Io { path: format!("@{name}"), error };
         match UnixListener::bind(&path) {
             Ok(socket) => Ok(NetnsLock { _socket: Some(socket) }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -67,7 +66,7 @@ impl NetnsLock {
                     Err(_) => Err(LockError::Served { holder: "it does not say who it is".to_owned() }),
                 }
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(LockError::Io { path: format!("@{name}"), error }),
         }
     }
 }

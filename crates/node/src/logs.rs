@@ -43,15 +43,17 @@ pub trait LogControl: Send + Sync {
 impl LogSettings {
     /// Derives the log settings. systemd or the container runtime collects standard error, so the log goes to a file
     /// or to syslog only if that is configured. Setting the path or the severity enables the file.
-    pub fn of(parameters: &NodeParameters) -> LogSettings {
-        let on = |severity: LogSeverity| severity != LogSeverity::Off;
-        let (path, severity) = (&parameters.log_file_path, &parameters.log_severity_file);
-        let asked = (path.is_set || severity.is_set) && !path.value.is_empty() && on(severity.value);
+    pub fn from_parameters(parameters: &NodeParameters) -> LogSettings {
+        let path = &parameters.log_file_path;
+        let severity = &parameters.log_severity_file;
+        let is_enabled =
+            (path.is_set || severity.is_set) && !path.value.is_empty() && severity.value != LogSeverity::Off;
+        let file = LogFileSettings { path: PathBuf::from(&path.value), severity: severity.value };
+        let syslog = parameters.log_severity_sys.get().copied();
         LogSettings {
             screen: parameters.log_severity_screen,
-            file: asked
-                .then(|| LogFileSettings { path: PathBuf::from(&path.value), severity: severity.value }),
-            syslog: parameters.log_severity_sys.get().copied().filter(|severity| on(*severity)),
+            file: is_enabled.then_some(file),
+            syslog: syslog.filter(|severity| *severity != LogSeverity::Off),
             debug_files: parameters.log_debug_filename_regex.clone(),
             keeps_all: parameters.debug_disable_log_dropping,
         }
@@ -67,7 +69,7 @@ mod tests {
     fn settings(variables: &[(&str, &str)]) -> LogSettings {
         let variables = variables.iter().map(|(name, value)| (format!("FELIX_{name}"), (*value).to_owned()));
         let environment = ParameterEnvironment::new(variables, []);
-        LogSettings::of(&NodeParameters::resolve("n1", &BTreeMap::new(), [], &environment))
+        LogSettings::from_parameters(&NodeParameters::resolve("n1", &BTreeMap::new(), [], &environment))
     }
 
     #[test]

@@ -105,6 +105,13 @@ impl NodeArgs {
         self.state_dir == Path::new(STATE_DIR) && self.own_run_dir().is_none()
     }
 
+    /// Returns the directories that belong to this node alone.
+    pub fn own_dirs(&self) -> Vec<&Path> {
+        let mut dirs = vec![self.state_dir.as_path(), self.run_dir.as_path()];
+        dirs.dedup();
+        dirs
+    }
+
     /// Returns the run directory if it is not the default one.
     pub fn own_run_dir(&self) -> Option<&Path> {
         Some(self.run_dir.as_path()).filter(|dir| *dir != Path::new(RUN_DIR))

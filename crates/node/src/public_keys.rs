@@ -73,8 +73,8 @@ async fn write(
         Err(StoreError::DoesNotExist { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    let key = |kind| keys.get(&kind).cloned().unwrap_or_default();
-    let (v4, v6) = (key(TunnelKind::WireguardV4), key(TunnelKind::WireguardV6));
+    let v4 = keys.get(&TunnelKind::WireguardV4).cloned().unwrap_or_default();
+    let v6 = keys.get(&TunnelKind::WireguardV6).cloned().unwrap_or_default();
     let status = &mut node.status;
     if status.wireguard_public_key == v4 && status.wireguard_public_key_v6 == v6 {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Serves the query socket for `tortie` commands: one JSON request and one JSON response per connection.
 
-use crate::bgp::{self, BgpBackend};
+use crate::bgp::{self, BgpBackend, BgpBackendError, BgpNotReady};
 use crate::health::NodeHealth;
 use crate::socket::DaemonSocket;
 use crate::state::NodeState;
@@ -63,24 +63,14 @@ async fn converse(mut stream: UnixStream, state: &NodeState) -> io::Result<()> {
     tokio::time::timeout(QUERY_READ_TIMEOUT, (&mut stream).take(MAX_QUERY_BYTES).read_to_end(&mut text))
         .await??;
     let question: Value = serde_json::from_slice(&text).unwrap_or_default();
-    let answer = match question["ask"].as_str() {
-        Some("health") => {
-            serde_json::to_value(NodeHealth::of(state).await).map_err(|error| error.to_string())
-        }
-        Some("bgp peers") => peers(state).await,
-        Some("bgp routes") => routes(state).await,
-        Some("bgp ready") => ready(state, &question).await,
-        Some("settings") => Ok(settings(state)),
-        Some(other) => Err(format!("{other:?} is no question that is known here")),
-        None => Err("the question must be an object with the field \"ask\"".to_owned()),
-    };
-    let answer = answer.unwrap_or_else(|error| json!({"error": error}));
+    let answer = answer(&question, state).await;
+    let answer = answer.unwrap_or_else(|error| json!({"error": error.to_string()}));
     stream.write_all(answer.to_string().as_bytes()).await?;
     stream.shutdown().await
 }
 
 /// Returns every parameter with its effective value and the source of that value.
-fn settings(state: &NodeState) -> Value {
+fn list_settings(state: &NodeState) -> Value {
     let parameters = state.parameters();
     let parameters = parameters.borrow();
     let settings: Vec<Value> = parameters
@@ -97,18 +87,43 @@ fn settings(state: &NodeState) -> Value {
     json!({"settings": settings, "warnings": parameters.warnings()})
 }
 
-fn running_bgp(state: &NodeState) -> Result<RunningBgp, String> {
-    let trouble = || {
-        let mut troubles = state.troubles();
-        troubles.remove(bgp::BIRD).or_else(|| troubles.remove("bgp"))
-    };
-    state.running_bgp().ok_or_else(|| trouble().unwrap_or_else(|| "this node does not speak BGP".to_owned()))
+/// Why a query has no answer. The client receives the text.
+#[derive(Debug, thiserror::Error)]
+enum QueryError {
+    #[error("the question must be an object with the field \"ask\"")]
+    NoQuestion,
+    #[error("{0:?} is no question that is known here")]
+    UnknownQuestion(String),
+    #[error("{}", trouble.as_deref().unwrap_or("this node does not speak BGP"))]
+    NoBgp { trouble: Option<String> },
+    #[error(transparent)]
+    Backend(#[from] BgpBackendError),
+    #[error(transparent)]
+    NotReady(#[from] BgpNotReady),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
 }
 
-async fn peers(state: &NodeState) -> Result<Value, String> {
+async fn answer(question: &Value, state: &NodeState) -> Result<Value, QueryError> {
+    match question["ask"].as_str() {
+        Some("health") => Ok(serde_json::to_value(NodeHealth::check(state).await)?),
+        Some("bgp peers") => list_peers(state).await,
+        Some("bgp routes") => list_routes(state).await,
+        Some("bgp ready") => check_bgp(state, question).await,
+        Some("settings") => Ok(list_settings(state)),
+        Some(other) => Err(QueryError::UnknownQuestion(other.to_owned())),
+        None => Err(QueryError::NoQuestion),
+    }
+}
+
+fn running_bgp(state: &NodeState) -> Result<RunningBgp, QueryError> {
+    state.running_bgp().ok_or_else(|| QueryError::NoBgp { trouble: state.bgp_trouble() })
+}
+
+async fn list_peers(state: &NodeState) -> Result<Value, QueryError> {
     let running = running_bgp(state)?;
     let status = running.backend.status().await?;
-    let peers: Vec<Value> = status.peers.iter().map(|peer| describe(peer, running.started)).collect();
+    let peers: Vec<Value> = status.peers.iter().map(|peer| describe_peer(peer, running.started)).collect();
     Ok(
         json!({"asn": status.asn, "routerID": status.router_id, "restarting": status.restarting, "peers": peers}),
     )
@@ -116,14 +131,15 @@ async fn peers(state: &NodeState) -> Result<Value, String> {
 
 /// Returns whether the sessions of a family (`"v6": true` or `false`) are ready. Sessions may still be incomplete
 /// until `"patience"` seconds after the start of the speaker.
-async fn ready(state: &NodeState, question: &Value) -> Result<Value, String> {
+async fn check_bgp(state: &NodeState, question: &Value) -> Result<Value, QueryError> {
     let status = running_bgp(state)?.backend.status().await?;
     let patience =
         question["patience"].as_u64().map_or(bgp::DEFAULT_SESSION_GRACE_PERIOD, Duration::from_secs);
-    bgp::ready(&status, question["v6"].as_bool(), patience).map(|()| json!({"ready": true}))
+    bgp::check_sessions(&status, question["v6"].as_bool(), patience)?;
+    Ok(json!({"ready": true}))
 }
 
-fn describe(peer: &PeerStatus, started: SystemTime) -> Value {
+fn describe_peer(peer: &PeerStatus, started: SystemTime) -> Value {
     let since = (started + peer.since).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
         "name": *peer.name,
@@ -151,17 +167,17 @@ fn state_name(state: BgpPeerState) -> &'static str {
     }
 }
 
-async fn routes(state: &NodeState) -> Result<Value, String> {
+async fn list_routes(state: &NodeState) -> Result<Value, QueryError> {
     let running = running_bgp(state)?;
     let mut all = Vec::new();
     for family in BgpFamily::ALL {
         let routes = running.backend.routes(family).await?;
-        all.extend(routes.iter().map(route));
+        all.extend(routes.iter().map(describe_route));
     }
     Ok(json!({"routes": all}))
 }
 
-fn route(route: &RouteStatus) -> Value {
+fn describe_route(route: &RouteStatus) -> Value {
     let attrs = &route.attrs;
     let standard = attrs.communities.iter().map(|value| format!("{}:{}", value >> 16, value & 0xffff));
     let large = attrs.large_communities.iter().map(ToString::to_string);

@@ -1,37 +1,38 @@
 //! Starts the node daemon from its command-line options, in the order that the dependencies require, and runs it
 //! until it has to stop.
 
+use crate::attachment_reclaimer::{self, AttachmentReclaimer};
 use crate::cni::{self, CniService};
+use crate::decommission::{self, DecommissionError, LivePodHandling};
 use crate::engine::{EngineCore, EngineHandle, NodeEngine};
-use crate::install::CniInstaller;
+use crate::install::{CniInstaller, InstallError};
 use crate::journal::AttachmentJournal;
-use crate::leave::LivePodHandling;
 use crate::lock::{DirLock, LockError, NetnsLock};
 use crate::logs::{LogControl, LogSettings};
 use crate::node_status::NodeStatusReporter;
 use crate::options::NodeArgs;
 use crate::pending_endpoints::PendingEndpoints;
-use crate::reclaim::{self, AttachmentReclaimer};
 use crate::recording::{self, NodeRecording};
-use crate::removal::RemovalDetector;
+use crate::removal_detector::RemovalDetector;
 use crate::snapshot_guard::guard_snapshot;
 use crate::socket::DaemonSocket;
 use crate::startup::{self, EnvironmentVariables, FelixSettings, StartupError};
 use crate::state::NodeState;
 use crate::tasks::{ObserverThread, TaskEnded, TaskSet, watch_speaker};
 use crate::{
-    bgp, failpoint, feed, files, http, kube_condition, leave, public_keys, queries, status, tunnel_addresses,
-    wired,
+    bgp, endpoint_correction, failpoint, feed, files, http, kube_condition, public_keys, queries, status,
+    tunnel_addresses,
 };
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
-use tortie_dataplane::{Netns, WireguardKeys};
+use tortie_dataplane::{Netns, ReportReceiver, WireguardKeys};
 use tortie_ipam::{Allocator, BlockOwner};
 use tortie_model::{KeyRange, Kind};
 use tortie_store::config::{KubernetesTarget, settings_file};
@@ -61,14 +62,19 @@ pub enum NodeRunError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Ended(#[from] TaskEnded),
-    #[error("{what}: {error}")]
-    Io { what: String, error: std::io::Error },
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
     #[error(transparent)]
     Hub(#[from] feed::HubSettingsError),
     #[error("--install-cni: {0}")]
-    Install(String),
+    Install(#[from] InstallError),
     #[error("this host is not clean: {0}")]
-    Leave(String),
+    Decommission(#[from] DecommissionError),
+}
+
+/// Adds the path of a file, or another description, to an I/O error.
+fn describe_io(what: impl Display) -> impl FnOnce(io::Error) -> NodeRunError {
+    move |source| NodeRunError::Io { what: what.to_string(), source }
 }
 
 /// Runs until SIGTERM or SIGINT, or until one of its tasks ends. Workloads keep their network afterwards, unless
@@ -76,49 +82,24 @@ pub enum NodeRunError {
 ///
 /// `logs` is the log of the process, which follows the settings.
 pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Result<(), NodeRunError> {
-    let io = |what: &str| {
-        let what = what.to_owned();
-        move |error| NodeRunError::Io { what, error }
-    };
-    let mut terminate = signal(SignalKind::terminate()).map_err(io("signals"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io("signals"))?;
-    let variables = EnvironmentVariables::of_process();
+    let mut terminate = signal(SignalKind::terminate()).map_err(describe_io("signals"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(describe_io("signals"))?;
     // Read the settings first: without a datastore nothing must be created on the host.
-    let file = args.settings_file();
-    let felix = FelixSettings::read(&variables, &file).map_err(io(&file.display().to_string()))?;
-    let config = felix.datastore(StoreConfig::load(&args.config)?);
+    let settings = StartSettings::read(&args)?;
     free_host_traffic().await;
-    let orchestrator = config.orchestrator();
-    let on_kubernetes = config.capabilities()?.includes_kubernetes;
-    for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
-        std::fs::create_dir_all(dir).map_err(io(&dir.display().to_string()))?;
-    }
-    let _locks = (lock(&args)?, NetnsLock::acquire().await?);
+    let _locks = (lock_directories(&args)?, NetnsLock::acquire().await?);
     raise_descriptor_limit();
-    let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
     let mut tasks = TaskSet::default();
     // Bind the CNI socket early: before the node is ready, the plugins get the response to try again later.
     let (service, served) = watch::channel(None);
-    let socket = DaemonSocket::bind(&args.socket()).map_err(io(&args.socket().display().to_string()))?;
+    let socket = DaemonSocket::bind(&args.socket()).map_err(describe_io(args.socket().display()))?;
     tasks.spawn("the CNI server", cni::serve(socket, served));
-    let known = described_node(&variables, &name, on_kubernetes).zip(orchestrator.clone());
-    let described = known.as_ref().map(|(node, _)| node.clone());
-    let removal = RemovalDetector::of(&variables, orchestrator.as_ref());
+    let removal = RemovalDetector::new(&settings.variables, settings.kubernetes.as_ref());
     if let Some(removal) = &removal {
         tasks.spawn("the watch over the node's account", removal.follow());
     }
-    let start = NodeStart {
-        args: &args,
-        variables: &variables,
-        name: &name,
-        version,
-        config,
-        orchestrator,
-        on_kubernetes,
-        described,
-    };
     let node = async {
-        let _observers = start.run(service, &mut tasks, logs).await?;
+        let _observers = start(&settings, version, logs, service, &mut tasks).await?;
         Err(NodeRunError::from(tasks.ended().await))
     };
     let outcome = tokio::select! {
@@ -126,39 +107,107 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Re
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    if let Some((node, target)) = &known
-        && outcome.is_ok()
-    {
-        kube_condition::say_down(target, node).await;
-    }
-    if let Some(removal) = &removal
-        && outcome.is_ok()
-        && removal.is_for_good().await
-    {
-        tasks.stop().await;
-        tracing::info!("Tortie is removed from the cluster; this host is cleaned");
-        return leave::clean(&args, LivePodHandling::CutOff).await.map(drop).map_err(NodeRunError::Leave);
+    if outcome.is_ok() {
+        if let Some((target, node)) = settings.kubernetes_node() {
+            kube_condition::set_down(target, node).await;
+        }
+        if let Some(removal) = &removal
+            && removal.is_removed().await
+        {
+            tasks.stop().await;
+            tracing::info!("Tortie is removed from the cluster; this host is cleaned");
+            decommission::clean_host(&args, LivePodHandling::CutOff).await?;
+            return Ok(());
+        }
     }
     tracing::info!("stopping; workloads keep their network");
     outcome
 }
 
-/// Returns the name of this node's Node object in Kubernetes, if there is one. The daemon sets its condition.
-fn described_node(variables: &EnvironmentVariables, name: &str, on_kubernetes: bool) -> Option<String> {
-    if variables.get("CALICO_NETWORKING_BACKEND") == "none" {
-        return None;
+/// The settings of the node from its options, the environment and files. They do not change while the node runs.
+struct StartSettings<'a> {
+    args: &'a NodeArgs,
+    variables: EnvironmentVariables,
+    /// The lines of felix.cfg.
+    file: Vec<(String, String)>,
+    name: String,
+    datastore: StoreConfig,
+    /// Whether Kubernetes is the datastore.
+    on_kubernetes: bool,
+    /// Connection to Kubernetes, if there is one.
+    kubernetes: Option<KubernetesTarget>,
+    /// Name of this node's Node object in Kubernetes, whose condition the daemon sets.
+    kubernetes_name: Option<String>,
+    bgp: bgp::BackendChoice,
+}
+
+impl StartSettings<'_> {
+    fn read(args: &NodeArgs) -> Result<StartSettings<'_>, NodeRunError> {
+        let variables = EnvironmentVariables::of_process();
+        let path = args.settings_file();
+        let file = settings_file::read(&path).map_err(describe_io(path.display()))?;
+        let felix = FelixSettings::new(&variables, file.clone());
+        let datastore = felix.datastore(StoreConfig::load(&args.config)?);
+        let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
+        let on_kubernetes = datastore.capabilities()?.includes_kubernetes;
+        let backend = variables.get("CALICO_NETWORKING_BACKEND");
+        let kubernetes_name = match variables.get("CALICO_K8S_NODE_REF") {
+            _ if backend == "none" => None,
+            "" => on_kubernetes.then(|| name.clone()),
+            reference => Some(reference.to_owned()),
+        };
+        Ok(StartSettings {
+            bgp: bgp::BackendChoice::new(backend, args.bird),
+            kubernetes: datastore.orchestrator(),
+            args,
+            variables,
+            file,
+            name,
+            datastore,
+            on_kubernetes,
+            kubernetes_name,
+        })
     }
-    match variables.get("CALICO_K8S_NODE_REF") {
-        "" => on_kubernetes.then(|| name.to_owned()),
-        reference => Some(reference.to_owned()),
+
+    /// Returns the Node object of this node in Kubernetes.
+    fn kubernetes_node(&self) -> Option<(&KubernetesTarget, &str)> {
+        self.kubernetes.as_ref().zip(self.kubernetes_name.as_deref())
+    }
+
+    fn bgp_environment(&self) -> Option<BgpEnvironment> {
+        self.bgp.speaks().then(|| BgpEnvironment {
+            router_id: self.variables.get("CALICO_ROUTER_ID").to_owned(),
+            by_bird: self.bgp == bgp::BackendChoice::Bird,
+        })
+    }
+
+    fn create_compute(&self) -> PlanCompute {
+        let environment = ParameterEnvironment::new(self.variables.0.clone(), self.file.clone());
+        let mut compute = PlanCompute::new(&self.name, environment);
+        match self.bgp_environment() {
+            Some(bgp) => compute.speak_bgp(bgp),
+            None => compute.leave_cluster_routes(),
+        }
+        compute
+    }
+
+    fn create_installer(&self) -> Result<Option<CniInstaller>, NodeRunError> {
+        if !self.args.install_cni {
+            return Ok(None);
+        }
+        let StartSettings { args, variables, name, on_kubernetes, kubernetes, .. } = self;
+        let installer =
+            CniInstaller::new(variables, name, &args.state_dir, *on_kubernetes, kubernetes.clone())?;
+        Ok(Some(installer))
     }
 }
 
-/// Locks the directories of this daemon.
-fn lock(args: &NodeArgs) -> Result<Vec<DirLock>, LockError> {
-    let mut dirs = vec![args.state_dir.as_path()];
-    dirs.extend(Some(args.run_dir.as_path()).filter(|dir| *dir != args.state_dir));
-    dirs.into_iter().map(DirLock::acquire).collect()
+/// Creates and locks the directories of this daemon.
+fn lock_directories(args: &NodeArgs) -> Result<Vec<DirLock>, NodeRunError> {
+    for dir in [&args.state_dir, &args.run_dir, args.calico_dir()] {
+        std::fs::create_dir_all(dir).map_err(describe_io(dir.display()))?;
+    }
+    Ok(args.own_dirs().into_iter().map(DirLock::acquire).collect::<Result<_, _>>()?)
 }
 
 /// Raises the limit of open files: a node with many workloads and sessions needs more than the default soft limit.
@@ -189,190 +238,240 @@ async fn free_host_traffic() {
     }
 }
 
-/// The inputs of the start of the node.
-struct NodeStart<'a> {
-    args: &'a NodeArgs,
-    variables: &'a EnvironmentVariables,
-    name: &'a str,
-    version: &'a str,
-    /// Connection to the datastore.
-    config: StoreConfig,
-    /// Connection to Kubernetes, if there is one.
-    orchestrator: Option<KubernetesTarget>,
-    /// Whether Kubernetes is also the datastore.
-    on_kubernetes: bool,
-    /// Name of this node's Node object in Kubernetes.
-    described: Option<String>,
+/// Starts all tasks and returns when the node is ready. The returned thread serves probes and queries until it is
+/// dropped.
+async fn start(
+    settings: &StartSettings<'_>,
+    version: &str,
+    logs: Arc<dyn LogControl>,
+    served: watch::Sender<Option<Arc<CniService>>>,
+    tasks: &mut TaskSet,
+) -> Result<ObserverThread, NodeRunError> {
+    let installer = settings.create_installer()?;
+    let host = failpoint::with_faults(Netns::current()?);
+    let state = Arc::new(NodeState::new(&settings.name));
+    let compute = settings.create_compute();
+    // Probes are answered while the node waits for the datastore.
+    state.set_parameters(compute.parameters());
+    let observers = start_observers(state.clone(), settings.args.query_socket(), tasks)?;
+    tracing::info!(node = settings.name, "starting");
+    let node = StartedNode::connect(settings, host, state, version).await?;
+    let pending = PendingEndpoints::default();
+    let feed = node.follow_datastore(&compute, &pending)?;
+    let (engine, reports) = node.start_engine(compute, feed, tasks)?;
+    node.spawn_status_tasks(reports, logs, tasks);
+    let service = node.create_service(engine, pending, tasks);
+    node.wait_for_sync(tasks).await?;
+    node.serve_cni(service, served, tasks).await;
+    node.spawn_cluster_tasks(installer, tasks);
+    // A closed standard output must not stop the daemon.
+    let _ = writeln!(io::stdout(), "ready: node {} on {}", settings.name, settings.args.socket().display());
+    let mtu = node.state.mtu().map(|choice| choice.mtu);
+    tracing::info!(node = settings.name, mtu, "ready");
+    Ok(observers)
 }
 
-impl NodeStart<'_> {
-    /// Starts all tasks and returns when the node is ready. The returned thread serves probes and queries until it is
-    /// dropped.
-    async fn run(
-        self,
-        service: watch::Sender<Option<Arc<CniService>>>,
-        tasks: &mut TaskSet,
-        logs: Arc<dyn LogControl>,
-    ) -> Result<ObserverThread, NodeRunError> {
-        let NodeStart { args, variables, name, version, config, orchestrator, on_kubernetes, described } =
-            self;
-        let installer = match args.install_cni {
-            true => Some(
-                CniInstaller::new(variables, name, &args.state_dir, on_kubernetes, orchestrator.clone())
-                    .map_err(NodeRunError::Install)?,
-            ),
-            false => None,
-        };
-        let io = |what: &Path| {
-            let what = what.display().to_string();
-            move |error| NodeRunError::Io { what, error }
-        };
-        let host = failpoint::with_faults(Netns::current()?);
-        let state = Arc::new(NodeState::new(name));
-        let file = args.settings_file();
-        let settings = settings_file::read(&file).map_err(io(&file))?;
-        let environment = ParameterEnvironment::new(variables.0.clone(), settings.clone());
-        let mut compute = PlanCompute::new(name, environment);
-        // Probes are answered while the node waits for the datastore.
-        state.set_parameters(compute.parameters());
-        let observers =
-            observers(state.clone(), args.query_socket(), tasks).map_err(io(&args.query_socket()))?;
-        tracing::info!(node = name, "starting");
-        let client = StoreClient::connect_waiting(&config, |error| report_wait(&state, error)).await?;
-        let resources = ResourceClient::new(client.clone());
-        register(&resources, variables, name, version, &state).await?;
-        state.set_trouble("datastore", None);
-        let nodename = args.calico_dir().join("nodename");
-        files::write(&nodename, name).map_err(io(&nodename))?;
+/// A node that is registered in the datastore and whose tasks are being started.
+struct StartedNode<'a> {
+    settings: &'a StartSettings<'a>,
+    host: Netns,
+    state: Arc<NodeState>,
+    client: StoreClient,
+    resources: ResourceClient,
+    journal: Arc<AttachmentJournal>,
+}
 
-        let journal =
-            Arc::new(AttachmentJournal::open(&args.journal_dir()).map_err(io(&args.journal_dir()))?);
-        let held = reclaim::held(&journal, name);
-        let backend = bgp::BackendChoice::of(variables.get("CALICO_NETWORKING_BACKEND"), args.bird);
-        let speaks = backend.speaks().then(|| BgpEnvironment {
-            router_id: variables.get("CALICO_ROUTER_ID").to_owned(),
-            by_bird: backend == bgp::BackendChoice::Bird,
-        });
-        let record = |file: &PathBuf| {
-            let header = recording::header(name, variables, &settings, speaks.as_ref(), &held);
-            NodeRecording::create(file, args.record_limit, &header).map_err(io(file))
-        };
-        let recording = args.record.as_ref().map(record).transpose()?;
-        match speaks {
-            Some(bgp) => compute.speak_bgp(bgp),
-            None => compute.leave_cluster_routes(),
-        }
-        let bgp = bgp::start(backend, args, &host, &state);
+impl StartedNode<'_> {
+    /// Connects to the datastore, registers the node and opens its journal.
+    async fn connect<'a>(
+        settings: &'a StartSettings<'a>,
+        host: Netns,
+        state: Arc<NodeState>,
+        version: &str,
+    ) -> Result<StartedNode<'a>, NodeRunError> {
+        let waiting = StoreClient::connect_waiting(&settings.datastore, |error| report_wait(&state, error));
+        let client = waiting.await?;
+        let resources = ResourceClient::new(client.clone());
+        register(&resources, &settings.variables, &settings.name, version, &state).await?;
+        state.set_trouble("datastore", None);
+        let nodename = settings.args.calico_dir().join("nodename");
+        files::write(&nodename, &settings.name).map_err(describe_io(nodename.display()))?;
+        let dir = settings.args.journal_dir();
+        let journal = Arc::new(AttachmentJournal::open(&dir).map_err(describe_io(dir.display()))?);
+        Ok(StartedNode { settings, host, state, client, resources, journal })
+    }
+
+    fn name(&self) -> String {
+        self.settings.name.clone()
+    }
+
+    /// Follows the datastore or a hub, and corrects the feed with what only this node knows.
+    fn follow_datastore(
+        &self,
+        compute: &PlanCompute,
+        pending: &PendingEndpoints,
+    ) -> Result<tortie_sync::Feed, NodeRunError> {
+        let StartSettings { args, variables, kubernetes, kubernetes_name, name, .. } = self.settings;
         let mut interests = compute.interests();
-        if client.capabilities().includes_kubernetes {
+        if self.client.capabilities().includes_kubernetes {
             interests.extend([KeyRange::EndpointSlices, KeyRange::Services]);
         }
-        let place = feed::FeedContext {
-            store: &client,
+        let context = feed::FeedContext {
+            store: &self.client,
             node: name,
-            kubernetes: orchestrator.as_ref(),
-            kubernetes_node: described.as_deref().unwrap_or(name),
+            kubernetes: kubernetes.as_ref(),
+            kubernetes_node: kubernetes_name.as_ref().unwrap_or(name),
             certificate_secret: variables.get(feed::HUB_SECRET_VARIABLE),
-            liveness: &state.liveness,
+            liveness: &self.state.liveness,
         };
-        let mut feed = feed::follow(compute.parameters(), &place, interests)?;
-        feed = guard_snapshot(feed, args.known_objects_file(), state.clone());
-        let pending = PendingEndpoints::default();
-        feed = pending.observe(feed, journal.clone(), name.to_owned());
-        if client.capabilities().derives(Kind::WorkloadEndpoint) {
-            feed = wired::corrected(feed, journal.clone(), name.to_owned());
+        let feed = feed::follow(compute.parameters(), &context, interests)?;
+        let feed = guard_snapshot(feed, args.known_objects_file(), self.state.clone());
+        let feed = pending.observe(feed, self.journal.clone(), self.name());
+        if self.client.capabilities().derives(Kind::WorkloadEndpoint) {
+            return Ok(endpoint_correction::correct_feed(feed, self.journal.clone(), self.name()));
         }
+        Ok(feed)
+    }
+
+    /// Starts the engine and the consumers of its plan.
+    fn start_engine(
+        &self,
+        compute: PlanCompute,
+        feed: tortie_sync::Feed,
+        tasks: &mut TaskSet,
+    ) -> Result<(EngineHandle, mpsc::Receiver<ReportReceiver>), NodeRunError> {
+        let StartSettings { args, variables, file, name, .. } = self.settings;
+        let held = attachment_reclaimer::held_attachments(&self.journal, name);
+        let mut recording = None;
+        if let Some(path) = &args.record {
+            let bgp = self.settings.bgp_environment();
+            let header = recording::header(name, variables, file, bgp.as_ref(), &held);
+            let created = NodeRecording::create(path, args.record_limit, &header);
+            recording = Some(created.map_err(describe_io(path.display()))?);
+        }
+        let core = EngineCore::new(compute, held);
         let keys = WireguardKeys::in_dir(&args.state_dir);
-        let (engine, reports) = NodeEngine::new(
-            host.clone(),
-            keys,
-            EngineCore::new(compute, held),
-            state.clone(),
-            bgp,
-            recording,
-        );
-        let (requests, requested) = EngineHandle::channel();
-        let own = || (state.clone(), client.clone(), name.to_owned());
-        let (run_dir, mtu_file) = (args.own_run_dir().map(Path::to_owned), args.calico_dir().join("mtu"));
-        tasks.spawn("the engine", engine.run(feed, requested));
-        tasks.spawn("the status of endpoints", {
-            let (state, client, name) = own();
-            status::endpoints(state, client, name, run_dir, reports)
-        });
-        tasks.spawn("the status of the node", {
-            let (state, client, name) = own();
-            status::heartbeats(state, client, name)
-        });
-        tasks.spawn("CalicoNodeStatus", NodeStatusReporter::follow(&state, &resources, &host, name));
-        tasks.spawn(
-            "the detection of addresses",
-            follow_addresses(resources.clone(), variables.clone(), name.to_owned()),
-        );
+        let (mut engine, reports) =
+            NodeEngine::new(self.host.clone(), keys, core, self.state.clone(), recording);
+        let routes = bgp::start(self.settings.bgp, args, &self.host, &self.state, &mut engine);
+        let (handle, requests) = EngineHandle::channel();
+        tasks.spawn("the engine", engine.run(feed, requests, routes));
+        Ok((handle, reports))
+    }
+
+    /// Spawns the tasks that report the state of the node and follow its settings.
+    fn spawn_status_tasks(
+        &self,
+        reports: mpsc::Receiver<ReportReceiver>,
+        logs: Arc<dyn LogControl>,
+        tasks: &mut TaskSet,
+    ) {
+        let StartedNode { settings, host, state, client, resources, .. } = self;
+        let run_dir = settings.args.own_run_dir().map(Path::to_owned);
+        let endpoints = status::endpoints(state.clone(), client.clone(), self.name(), run_dir, reports);
+        tasks.spawn("the status of endpoints", endpoints);
+        let heartbeats = status::heartbeats(state.clone(), client.clone(), self.name());
+        tasks.spawn("the status of the node", heartbeats);
+        let reporter = NodeStatusReporter::follow(state, resources, host, &settings.name);
+        tasks.spawn("CalicoNodeStatus", reporter);
+        let addresses = follow_addresses(resources.clone(), settings.variables.clone(), self.name());
+        tasks.spawn("the detection of addresses", addresses);
         tasks.spawn("the log", follow_log_settings(state.clone(), logs));
-        tasks.spawn("the MTU file", write_mtu(state.clone(), mtu_file));
+        tasks.spawn("the MTU file", write_mtu(state.clone(), settings.args.calico_dir().join("mtu")));
         tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
-        let pools_changed = tunnel_addresses::follow(&client, name);
-        tasks.spawn("the public keys of WireGuard", {
-            let (state, _, name) = own();
-            public_keys::publish(state, resources.clone(), name, pools_changed.clone())
-        });
-        let looks = if client.capabilities().is_api_server { KUBERNETES_POLL_ROUNDS } else { 1 };
-        let allocator = Allocator::following(client, BlockOwner::host(name)).avoiding(journal.clone());
-        let made = CniService::new(name, host, allocator, resources, requests, journal, state.clone());
-        let made = Arc::new(made.asking(orchestrator.clone()).adopting(pending));
+    }
+
+    /// Creates the CNI service, and spawns the tasks for the addresses and keys of tunnels.
+    fn create_service(
+        &self,
+        engine: EngineHandle,
+        pending: PendingEndpoints,
+        tasks: &mut TaskSet,
+    ) -> Arc<CniService> {
+        let StartedNode { settings, host, state, client, resources, journal } = self;
+        let pools_changed = tunnel_addresses::follow(client, &settings.name);
+        let keys = public_keys::publish(state.clone(), resources.clone(), self.name(), pools_changed.clone());
+        tasks.spawn("the public keys of WireGuard", keys);
+        let owner = BlockOwner::host(&settings.name);
+        let allocator = Allocator::following(client.clone(), owner).avoiding(journal.clone());
+        let service = CniService::new(
+            &settings.name,
+            host.clone(),
+            allocator,
+            resources.clone(),
+            engine,
+            journal.clone(),
+            state.clone(),
+        );
+        let service = service.with_orchestrator(settings.kubernetes.clone()).with_pending_endpoints(pending);
+        let service = Arc::new(service);
         // If the orchestrator assigns a pod CIDR to each node, Calico IPAM does not assign tunnel addresses.
-        if variables.get("USE_POD_CIDR") != "true" {
-            let node = made.clone();
+        if settings.variables.get("USE_POD_CIDR") != "true" {
+            let node = service.clone();
             tasks.spawn("the addresses of tunnels", async move {
                 tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
             });
         }
-        let mut in_sync = state.in_sync();
+        service
+    }
+
+    /// Waits until the snapshot of the datastore is complete and the kernel has the plan.
+    async fn wait_for_sync(&self, tasks: &mut TaskSet) -> Result<(), TaskEnded> {
+        let mut in_sync = self.state.in_sync();
         tokio::select! {
             // Fails only if the state is dropped, which ends the node.
-            _ = in_sync.wait_for(|in_sync| *in_sync) => {}
-            ended = tasks.ended() => return Err(ended.into()),
+            _ = in_sync.wait_for(|in_sync| *in_sync) => Ok(()),
+            ended = tasks.ended() => Err(ended),
         }
-        made.adopt_endpoints().await;
-        made.collect_garbage().await;
-        let mut reclaim = AttachmentReclaimer::new(name);
-        if made.state.take_lost() {
-            reclaim.run(true, &made).await;
+    }
+
+    /// Cleans up the attachments, lets the CNI server answer requests, and keeps the attachments clean.
+    async fn serve_cni(
+        &self,
+        service: Arc<CniService>,
+        served: watch::Sender<Option<Arc<CniService>>>,
+        tasks: &mut TaskSet,
+    ) {
+        service.adopt_endpoints().await;
+        service.collect_garbage().await;
+        let mut reclaimer = AttachmentReclaimer::new(&self.settings.name);
+        if self.state.take_lost() {
+            reclaimer.run(true, &service).await;
         }
-        service.send_replace(Some(made.clone()));
+        served.send_replace(Some(service.clone()));
+        let rounds = if self.client.capabilities().is_api_server { KUBERNETES_POLL_ROUNDS } else { 1 };
         tasks.spawn("the garbage collection of attachments", async move {
             // The start does not wait for this pass: IPAM never assigns an address that the journal holds, regardless
             // of the datastore.
-            reclaim.run(true, &made).await;
-            for collection in 1_u64.. {
+            reclaimer.run(true, &service).await;
+            for round in 1_u64.. {
                 tokio::time::sleep(ATTACHMENT_GC_INTERVAL).await;
-                made.adopt_endpoints().await;
-                made.collect_garbage().await;
-                let lost = made.state.take_lost();
-                if lost || collection % looks == 0 {
-                    reclaim.run(lost, &made).await;
+                service.adopt_endpoints().await;
+                service.collect_garbage().await;
+                let lost = service.state.take_lost();
+                if lost || round % rounds == 0 {
+                    reclaimer.run(lost, &service).await;
                 }
             }
         });
+    }
+
+    /// Spawns the tasks that make the node available to the container runtime and to Kubernetes.
+    fn spawn_cluster_tasks(&self, installer: Option<CniInstaller>, tasks: &mut TaskSet) {
         if let Some(installer) = installer {
-            tasks.spawn("the installation of the CNI plugins", installer.run(state.clone()));
+            tasks.spawn("the installation of the CNI plugins", installer.run(self.state.clone()));
         }
-        if let (Some(target), Some(node)) = (orchestrator, described) {
-            let taint = variables.get("TORTIE_STARTUP_TAINT").to_owned();
-            tasks.spawn(
-                "the node's condition in Kubernetes",
-                kube_condition::follow(target, node, taint, state.clone()),
-            );
+        if let Some((target, node)) = self.settings.kubernetes_node() {
+            let taint = self.settings.variables.get("TORTIE_STARTUP_TAINT").to_owned();
+            let condition =
+                kube_condition::follow(target.clone(), node.to_owned(), taint, self.state.clone());
+            tasks.spawn("the node's condition in Kubernetes", condition);
         }
-        // A closed standard output must not stop the daemon.
-        let _ = writeln!(std::io::stdout(), "ready: node {name} on {}", args.socket().display());
-        tracing::info!(node = name, mtu = state.mtu().map(|choice| choice.mtu), "ready");
-        Ok(observers)
     }
 }
 
 /// Reports why the node waits for the datastore, in the log and on the health page.
-fn report_wait(state: &NodeState, error: &impl std::fmt::Display) {
+fn report_wait(state: &NodeState, error: &impl Display) {
     tracing::warn!(%error, "waiting for the datastore; trying again every second");
     state.set_trouble("datastore", Some(format!("waiting for the datastore: {error}")));
 }
@@ -400,33 +499,35 @@ async fn register(
 }
 
 /// Starts the thread that serves probes, metrics and queries.
-fn observers(
+fn start_observers(
     state: Arc<NodeState>,
-    queries: PathBuf,
+    query_socket: PathBuf,
     tasks: &mut TaskSet,
-) -> std::io::Result<ObserverThread> {
-    let work = tokio::runtime::Handle::current();
-    let (aside, end) = ObserverThread::start("observers", move || async move {
+) -> Result<ObserverThread, NodeRunError> {
+    let runtime = tokio::runtime::Handle::current();
+    let what = query_socket.display().to_string();
+    let started = ObserverThread::start("observers", move || async move {
         tokio::join!(
             http::serve_health(state.clone()),
             http::serve_metrics(state.clone()),
-            http::serve_debug(state.clone(), work),
-            queries::serve(queries, state)
+            http::serve_debug(state.clone(), runtime),
+            queries::serve(query_socket, state)
         );
-    })?;
+    });
+    let (thread, end) = started.map_err(describe_io(what))?;
     tasks.spawn("the thread of health and metrics", async {
         // The sender is dropped without sending a value.
         let _ = end.await;
     });
-    Ok(aside)
+    Ok(thread)
 }
 
 async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
-    state.metrics.count_lines(logs.counters());
+    state.metrics.set_log_counters(logs.counters());
     let mut parameters = state.parameters();
     let mut known = Vec::new();
     loop {
-        let settings = LogSettings::of(&parameters.borrow_and_update());
+        let settings = LogSettings::from_parameters(&parameters.borrow_and_update());
         let problems = logs.follow(&settings);
         for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
             tracing::warn!(problem, "cannot apply the log settings");
@@ -434,15 +535,9 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
         state.set_warning("log", (!problems.is_empty()).then(|| problems.join("; ")));
         known = problems;
         // Retry failed settings: a disk may become available again, and syslog may start after the node.
-        let again = async {
-            match known.is_empty() {
-                true => std::future::pending().await,
-                false => tokio::time::sleep(LOG_SETTINGS_RETRY_DELAY).await,
-            }
-        };
         tokio::select! {
             changed = parameters.changed() => if changed.is_err() { return },
-            () = again => {}
+            () = tokio::time::sleep(LOG_SETTINGS_RETRY_DELAY), if !known.is_empty() => {}
         }
     }
 }
@@ -468,7 +563,7 @@ async fn follow_addresses(resources: ResourceClient, variables: EnvironmentVaria
     }
 }
 
-async fn write_mtu(state: Arc<NodeState>, path: std::path::PathBuf) {
+async fn write_mtu(state: Arc<NodeState>, path: PathBuf) {
     let mut changes = state.mtu_changes();
     loop {
         let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_doubtful_snapshot_is_in_sync_after_the_grace() {
+    async fn a_doubtful_snapshot_is_accepted_after_the_grace() {
         let dir = tempfile::tempdir().unwrap();
         let file = write_expected(&dir, &[("Tier", 1), ("IPPool", 1)]);
         let state = Arc::new(NodeState::new("n1"));

@@ -1,5 +1,6 @@
 //! State that the tasks of the daemon share: health, the effective settings, and the workloads of the plan.
 
+use crate::bgp;
 use crate::http::DenialMetrics;
 use crate::metrics::NodeMetrics;
 use crate::queries::RunningBgp;
@@ -81,8 +82,8 @@ impl NodeState {
         let differs = self.parameters.send_if_modified(|known| {
             let differs = known != parameters;
             if differs {
-                let is_new = |warning: &&String| !known.warnings().contains(warning);
-                new = parameters.warnings().iter().filter(is_new).cloned().collect();
+                let warnings = parameters.warnings().iter();
+                new = warnings.filter(|warning| !known.warnings().contains(warning)).cloned().collect();
                 *known = parameters.clone();
             }
             differs
@@ -172,11 +173,11 @@ impl NodeState {
     }
 
     /// Records that the datastore lost the endpoint of a live attachment. It may have lost more.
-    pub fn note_lost(&self) {
+    pub fn set_lost(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`NodeState::note_lost`] was called since the last call of this function.
+    /// Returns whether [`NodeState::set_lost`] was called since the last call of this function.
     pub fn take_lost(&self) -> bool {
         self.lost.swap(false, Ordering::Relaxed)
     }
@@ -238,16 +239,15 @@ impl NodeState {
     }
 
     pub fn set_running_bgp(&self, running: Option<RunningBgp>) {
-        let since = |running: &Option<RunningBgp>| running.as_ref().map(|running| running.started);
-        let now = since(&running);
+        let started = running.as_ref().map(|running| running.started);
         let before = std::mem::replace(&mut self.lock().running, running);
-        if since(&before) != now {
+        if before.map(|before| before.started) != started {
             self.running_bgp_changed.notify_one();
         }
     }
 
     /// Records that the speaker got a new configuration.
-    pub fn note_configured(&self) {
+    pub fn set_bgp_configured(&self) {
         if let Some(running) = &mut self.lock().running {
             running.configured = std::time::SystemTime::now();
         }
@@ -258,12 +258,18 @@ impl NodeState {
         self.running_bgp_changed.notified().await;
     }
 
+    /// Returns why the BGP backend does not run, or not as configured.
+    pub fn bgp_trouble(&self) -> Option<String> {
+        let facts = self.lock();
+        facts.troubles.get(bgp::BIRD).or_else(|| facts.troubles.get("bgp")).cloned()
+    }
+
     pub fn running_bgp(&self) -> Option<RunningBgp> {
         self.lock().running.clone()
     }
 
     /// Tracks the workloads in the plan.
-    pub fn note(&self, updates: &[PlanUpdate]) {
+    pub fn update_workloads(&self, updates: &[PlanUpdate]) {
         let mut facts = self.lock();
         for update in updates {
             let PlanUpdate::Workload(id, workload) = update else { continue };
@@ -280,8 +286,8 @@ impl NodeState {
     pub fn set_workloads(&self, workloads: &BTreeMap<WorkloadId, PlannedWorkload>) {
         let mut facts = self.lock();
         let old = std::mem::replace(&mut facts.workloads, workloads.clone());
-        let differs = |id: &&WorkloadId| old.get(*id) != workloads.get(*id);
-        facts.changed.extend(old.keys().chain(workloads.keys()).filter(differs).cloned());
+        let ids = old.keys().chain(workloads.keys());
+        facts.changed.extend(ids.filter(|id| old.get(*id) != workloads.get(*id)).cloned());
         self.workloads_changed.notify_one();
     }
 

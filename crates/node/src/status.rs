@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tortie_compute::NodeParameters;
-use tortie_dataplane::{DataplaneReport, KernelFailure, ReportReceiver, WorkloadState};
+use tortie_dataplane::{DataplaneReport, ReportReceiver, WorkloadState};
 use tortie_model::key::WorkloadStatusKey;
 use tortie_model::status::{EndpointState, EndpointStatus, FelixHeartbeat};
 use tortie_model::{StoreKey, StoreValue};
@@ -206,8 +206,9 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
         DataplaneReport::Unreachable(next_hops) => state.set_unreachable(next_hops),
         DataplaneReport::Policy(stats) => state.metrics.table.set(&stats),
         DataplaneReport::Refused(refused) => {
-            let text = |failure: KernelFailure| (failure.object.to_string(), failure.reason.to_string());
-            state.set_refused(refused.into_iter().map(text).collect());
+            let refused =
+                refused.into_iter().map(|failure| (failure.object.to_string(), failure.reason.to_string()));
+            state.set_refused(refused.collect());
         }
         DataplaneReport::Tunnels(failures) => {
             let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

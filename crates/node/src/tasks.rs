@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_task_that_panicked_is_named_and_not_those_that_ended_with_it() {
+    async fn the_task_that_panicked_is_named_first() {
         let mut tasks = TaskSet::default();
         let (reports, mut heard) = tokio::sync::mpsc::channel::<()>(1);
         tasks.spawn("the status of endpoints", async move { assert!(heard.recv().await.is_none()) });

@@ -115,7 +115,8 @@ async fn reconcile(
             wireguard_v6: !hosts_encrypt && !node.status.wireguard_public_key_v6.is_empty(),
         };
         let mut written = node.clone();
-        let (mut assigned, mut ended) = (Vec::new(), Vec::new());
+        let mut assigned = Vec::new();
+        let mut ended = Vec::new();
         let mut failure = None;
         for tunnel in MANAGED_TUNNELS {
             let current = address(&node, tunnel);
@@ -208,7 +209,7 @@ mod tests {
     use tortie_model::ObjectMeta;
 
     #[test]
-    fn an_address_is_read_as_it_was_written_and_leaves_nothing() {
+    fn tunnel_addresses_read_back_as_written() {
         let empty = Node::new(ObjectMeta { name: "n1".into(), ..ObjectMeta::default() }, NodeSpec::default());
         let mut node = empty.clone();
         for (tunnel, text) in [

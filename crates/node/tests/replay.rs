@@ -34,7 +34,8 @@ fn key(resource: &Resource) -> StoreKey {
 
 fn put(mut resource: Resource, revision: u64) -> EngineEvent {
     resource.metadata_mut().resource_version = revision.to_string();
-    let (key, value) = (key(&resource), StoreValue::Resource(resource));
+    let key = key(&resource);
+    let value = StoreValue::Resource(resource);
     EngineEvent::Feed(FeedEvent::Put { key, value, revision: revision.into() })
 }
 
@@ -65,7 +66,7 @@ fn events_of(case: &ConformanceCase) -> Vec<EngineEvent> {
 }
 
 #[test]
-fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
+fn the_conformance_run_replays_to_equal_plans() {
     let mut applied = 0;
     assert!(cases().len() >= 30);
     for case in cases() {
@@ -100,7 +101,7 @@ fn the_conformance_run_replays_to_the_same_plans_byte_for_byte() {
 
 /// Replays a node that restarts after the datastore lost the endpoint of a live attachment.
 #[test]
-fn what_only_the_journal_knew_is_in_the_recording() {
+fn attachments_of_the_journal_are_recorded() {
     let found = world().into_iter().find(|resource| matches!(resource, Resource::WorkloadEndpoint(_)));
     let endpoint = found.expect("a world with workloads");
     let held = [

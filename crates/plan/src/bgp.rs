@@ -12,7 +12,7 @@ pub const LOCAL_PREF_OF_METRIC_0: u32 = 2_147_483_647;
 
 /// The BGP configuration of a node. It is always replaced as a whole; the BGP speaker works out which sessions
 /// changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BgpConfig {
     pub as_number: u32,
     /// Derived from the node's IPv4 address; a node without one needs an explicit router ID.
@@ -53,7 +53,7 @@ impl BgpConfig {
 }
 
 /// One session. It carries the routes of its peer's address family.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BgpSession {
     pub kind: BgpSessionKind,
     pub peer: IpAddr,
@@ -79,7 +79,7 @@ pub struct BgpSession {
     pub reachable_by: Option<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BgpSessionKind {
     Mesh,
     Global,
@@ -101,14 +101,14 @@ pub enum AdvertisedNextHop {
 }
 
 /// Reference to the key of a Secret that holds a password.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PasswordReference {
     pub name: String,
     pub key: String,
 }
 
 /// A BGPFilter: the first matching rule decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BgpFilter {
     pub import_v4: Vec<BgpFilterRule>,
     pub export_v4: Vec<BgpFilterRule>,
@@ -117,7 +117,7 @@ pub struct BgpFilter {
 }
 
 /// A rule of a BGP filter. It matches if all given conditions match.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BgpFilterRule {
     pub prefix: Option<FilterPrefix>,
     /// Matches only routes learned over BGP.
@@ -133,7 +133,7 @@ pub struct BgpFilterRule {
     pub operations: Vec<FilterOperation>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FilterPrefix {
     pub net: IpNet,
     pub operator: FilterPrefixOperator,
@@ -141,7 +141,7 @@ pub struct FilterPrefix {
     pub length: Option<(u8, u8)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterPrefixOperator {
     /// Equal to the prefix or more specific.
     In,
@@ -150,7 +150,7 @@ pub enum FilterPrefixOperator {
     NotEqual,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BgpCommunity {
     Standard(u16, u16),
     Large(u32, u32, u32),
@@ -163,7 +163,7 @@ impl BgpCommunity {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FilterOperation {
     AddCommunity(BgpCommunity),
     PrependPath(Vec<u32>),
@@ -171,7 +171,7 @@ pub enum FilterOperation {
 }
 
 /// The routes that the node advertises, unless a filter decides otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BgpExport {
     /// Blocks of this node, advertised as aggregates instead of their individual routes. `false` marks a block that
     /// is being released and is not advertised.
@@ -208,7 +208,7 @@ impl BgpExport {
 }
 
 /// Selects the BGP routes that go into the kernel: all except those of pools whose routes another component writes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BgpInstall {
     /// Service ranges, whose routes are never installed.
     pub never: Vec<IpNet>,
@@ -219,7 +219,7 @@ pub struct BgpInstall {
     pub own_subnet: Option<IpNet>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PoolRoutes {
     /// Another component writes the routes, not BGP.
     OfOthers,

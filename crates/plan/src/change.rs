@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Everything a node must have in its kernel. Every object that a part of the plan references is in the plan too.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodePlan {
     pub workloads: BTreeMap<WorkloadId, PlannedWorkload>,
     pub routes: BTreeMap<RouteKey, Route>,
@@ -41,7 +41,7 @@ pub struct NodePlan {
     pub bgp: Option<Arc<BgpConfig>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressSet {
     pub kind: SetKind,
     pub members: BTreeSet<SetMember>,
@@ -49,7 +49,7 @@ pub struct AddressSet {
 
 /// One change to a plan; `None` removes the object. The updates of one flush belong together: between two of them, a
 /// policy may reference a set that a later update adds, or may be removed before the endpoint that references it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PlanUpdate {
     Workload(WorkloadId, Option<PlannedWorkload>),
     Route(RouteKey, Option<Route>),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The policies of one tier that apply to one endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointTier {
     pub name: String,
     /// Action for packets to which a policy of this tier applies and which no rule matches.
@@ -18,7 +18,7 @@ pub struct EndpointTier {
     pub egress: Arc<[PolicyId]>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TierDefaultAction {
     #[default]
     Deny,
@@ -35,7 +35,7 @@ impl EndpointTier {
 }
 
 /// The policy of a local workload. Its interface drops all packets until this policy is in the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkloadPolicy {
     pub interface: String,
     /// An endpoint that is administratively down passes no packets.
@@ -49,7 +49,7 @@ pub struct WorkloadPolicy {
 }
 
 /// A host endpoint of this node. [`crate::assign`] determines its interface, which depends on the host's addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HostEndpointPolicy {
     /// An interface name, `*` for all interfaces, or empty for the interface that has one of the expected addresses.
     pub interface: String,

@@ -21,7 +21,7 @@ pub struct FloatingIp {
 }
 
 /// NAT settings from FelixConfiguration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NatSettings {
     /// Source ports for translated TCP and UDP packets; any port if `None`.
     pub ports: Option<PortInterval>,

@@ -85,7 +85,7 @@ impl fmt::Display for PolicyId {
 }
 
 /// One policy that applies to an endpoint of this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PlannedPolicy {
     pub tier: String,
     /// Canonical selector of the endpoints it applies to. For display only: the endpoints are already selected.
@@ -95,7 +95,7 @@ pub struct PlannedPolicy {
 }
 
 /// Rules that apply after all policies. A profile that does not exist is in the plan as one that denies everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProfileRules {
     pub ingress: Vec<PlannedRule>,
     pub egress: Vec<PlannedRule>,
@@ -155,7 +155,7 @@ pub enum IpVersion {
 /// A rule matches if all its conditions match; empty or absent fields do not restrict it. Lists of nets apply only to
 /// packets of the same family: a rule whose list has no net of the packet's family does not match, even if the list
 /// is negated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PlannedRule {
     pub action: RuleAction,
     /// Explicit, or implied by the name of a protocol.
@@ -228,7 +228,7 @@ pub struct PortInterval {
 }
 
 /// Conditions on the source or the destination of a packet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RuleSide {
     /// The address is in one of these, if there are any.
     pub nets: Vec<IpNet>,
@@ -246,7 +246,7 @@ pub struct RuleSide {
     pub service: Option<SetId>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HttpMatch {
     pub methods: Vec<String>,
     pub paths: Vec<HttpPathMatch>,
@@ -255,7 +255,7 @@ pub struct HttpMatch {
     pub matches_without_proxy: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HttpPathMatch {
     Exact(String),
     Prefix(String),

@@ -1,7 +1,7 @@
 //! Traffic limits of a workload, and the DSCP of its packets.
 
 /// QoS of a workload. Ingress is traffic that the workload receives, egress is traffic that it sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QosSettings {
     pub ingress: DirectionQos,
     pub egress: DirectionQos,
@@ -10,7 +10,7 @@ pub struct QosSettings {
 }
 
 /// Limits of one direction; `None` means no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DirectionQos {
     pub bandwidth: Option<BandwidthLimit>,
     pub packets: Option<PacketRate>,

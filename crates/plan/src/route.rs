@@ -27,7 +27,7 @@ impl From<IpNet> for RouteKey {
 }
 
 /// A route that the node itself computes, to a block or an address of the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     pub target: RouteTarget,
     /// 0 leaves the metric to the kernel.
@@ -36,7 +36,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteTarget {
     /// For a local block: packets to addresses without a live workload are dropped instead of sent to the default
     /// gateway.
@@ -88,7 +88,7 @@ pub struct RoutingRule {
 }
 
 /// A route learned over BGP, or a local one that BGP advertises.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LearntRouteEntry {
     /// Packets are balanced over all next hops; an empty list drops them.
     pub next_hops: Vec<LearntNextHop>,
@@ -102,7 +102,7 @@ impl LearntRouteEntry {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LearntNextHop {
     pub address: IpAddr,
     /// Packets to it are encapsulated in this tunnel.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// Settings for programming kernel state; from FelixConfiguration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DataplaneSettings {
     /// Interfaces whose names start with one of these lead to workloads.
     pub interface_prefixes: Vec<String>,
@@ -75,7 +75,7 @@ impl Default for DataplaneSettings {
 }
 
 /// How policy is enforced; from FelixConfiguration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PolicySettings {
     /// Action for workload traffic to the host itself that the workload's policy allows.
     pub endpoint_to_host: EndpointToHostAction,
@@ -122,7 +122,7 @@ pub struct LogLimit {
     pub burst: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EndpointToHostAction {
     #[default]
     Drop,
@@ -131,7 +131,7 @@ pub enum EndpointToHostAction {
     Accept,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DenyAction {
     #[default]
     Drop,
@@ -139,7 +139,7 @@ pub enum DenyAction {
 }
 
 /// Effect of an allow verdict of policy on the chains of other software.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AllowAction {
     /// The verdict is final.
     #[default]

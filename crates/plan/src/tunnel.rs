@@ -97,7 +97,7 @@ impl TunnelKind {
 
 /// A tunnel device of this node. While it is in the plan, encapsulated packets of its kind are accepted only from
 /// nodes in the set of peers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelDevice {
     pub name: String,
     /// The only address of the device; `None` until one has been allocated.
@@ -109,7 +109,7 @@ pub struct TunnelDevice {
     pub protocol: TunnelProtocol,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TunnelProtocol {
     Vxlan {
         vni: u32,
@@ -135,7 +135,7 @@ pub struct VtepId {
 }
 
 /// The VXLAN endpoint of another node; it becomes a neighbour entry and a forwarding entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Vtep {
     /// Address inside the tunnel.
     pub address: IpAddr,
@@ -153,7 +153,7 @@ pub struct WireguardPeerId {
 
 /// The WireGuard peer of another node. Its allowed IPs are the destinations of the plan's routes through the tunnel
 /// to the address of its endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireguardPeer {
     pub key: [u8; 32],
     /// The node's own address, outside the tunnel.

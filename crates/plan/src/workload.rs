@@ -16,7 +16,7 @@ pub struct WorkloadId {
 }
 
 /// A local workload: the interface that leads to it and its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PlannedWorkload {
     /// Name of the host side of the interface, `cali...`.
     pub interface: String,
@@ -55,7 +55,7 @@ impl MigrationState {
 }
 
 /// BGP peering of a workload with its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkloadPeering {
     /// The BGPPeer that selects the workload.
     pub name: String,

@@ -218,34 +218,23 @@ impl StoreClient {
 
     /// Watches a range: from the current state, with a snapshot first, or after a given revision.
     pub fn watch(&self, range: KeyRange, after: Option<Revision>) -> StoreWatch {
-        self.start_watch(range, after, ProgressReporting::Silent)
+        self.backend.watch(range, WatchOptions { after, ..self.watch_options(ProgressReporting::Silent) })
     }
 
     /// Watches a range from the current state and also reports progress ([`StoreEvent::Reached`]).
     pub fn watch_with_progress(&self, range: KeyRange) -> StoreWatch {
-        self.start_watch(range, None, ProgressReporting::Reported)
+        self.backend.watch(range, self.watch_options(ProgressReporting::Reported))
     }
 
     /// Like [`StoreClient::watch_with_progress`], for consumers that only forward entries: a value that the backend
     /// stores in encoded form is not decoded and arrives as [`StoreValue::Raw`].
     pub fn watch_undecoded(&self, range: KeyRange) -> StoreWatch {
-        let StoreBackend::Etcd(etcd) = &self.backend else { return self.watch_with_progress(range) };
-        let options = WatchOptions {
-            after: None,
-            progress: ProgressReporting::Reported,
-            recovered: self.recovered.clone(),
-            grace: etcd.absence_grace(),
-        };
-        StoreWatch::start(etcd.source(&range).undecoded(), range, options)
+        let options = WatchOptions { decodes: false, ..self.watch_options(ProgressReporting::Reported) };
+        self.backend.watch(range, options)
     }
 
-    fn start_watch(
-        &self,
-        range: KeyRange,
-        after: Option<Revision>,
-        progress: ProgressReporting,
-    ) -> StoreWatch {
-        self.backend.watch(range, WatchOptions { after, progress, recovered: self.recovered.clone() })
+    fn watch_options(&self, progress: ProgressReporting) -> WatchOptions {
+        WatchOptions { after: None, progress, decodes: true, recovered: self.recovered.clone() }
     }
 
     /// Parses a resourceVersion, if it is valid for this backend. A revision without an order is opaque: the server

@@ -212,15 +212,15 @@ fn a_truncated_line_ends_a_recording() {
     let read = |text: &str| RecordingReader::new(text.as_bytes().to_vec().as_slice()).map(|_| ());
     assert!(matches!(read(""), Err(RecordingError::Line { line: 1, .. })));
     assert!(matches!(read("hello\n"), Err(RecordingError::Line { line: 1, .. })));
-    let newer = read("{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n");
-    assert!(matches!(newer, Err(RecordingError::Version(2))), "{newer:?}");
-    let text = "{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1,\"event\":\"inSync\"}\n{\"at\":2,\"eve";
+    let older = read("{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n");
+    assert!(matches!(older, Err(RecordingError::Version(1))), "{older:?}");
+    let text = "{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n{\"at\":1,\"event\":\"inSync\"}\n{\"at\":2,\"eve";
     let (header, mut reader) = RecordingReader::new(text.as_bytes()).unwrap();
     assert_eq!(header.node, "n");
     assert_eq!(reader.next_line().unwrap().unwrap().number, 2);
     assert_eq!(reader.next_line().unwrap(), None);
     let (_, mut reader) =
-        RecordingReader::new(&b"{\"recording\":1,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..])
+        RecordingReader::new(&b"{\"recording\":2,\"node\":\"n\",\"environment\":{}}\n{\"at\":1}\n"[..])
             .unwrap();
     assert_eq!(
         reader.next_line().unwrap_err().to_string(),

@@ -76,9 +76,12 @@ impl BirdControl {
         reply::routes(&self.ask(&format!("show route all table {table}")).await?)
     }
 
+    fn unreachable(&self, error: io::Error) -> ControlError {
+        ControlError::Unreachable { path: self.path.clone(), error }
+    }
+
     async fn ask(&self, command: &str) -> Result<Vec<ReplyLine>, ControlError> {
-        let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
-        let stream = UnixStream::connect(&self.path).await.map_err(unreachable)?;
+        let stream = UnixStream::connect(&self.path).await.map_err(|error| self.unreachable(error))?;
         let (read, mut write) = stream.into_split();
         let mut read = BufReader::new(read.take(MAX_REPLY_BYTES));
         let greeting = self.answer(&mut read).await?;
@@ -88,7 +91,7 @@ impl BirdControl {
         if number.is_none_or(|number| number < 2) {
             return Err(ControlError::Version(version));
         }
-        write.write_all(format!("{command}\n").as_bytes()).await.map_err(unreachable)?;
+        write.write_all(format!("{command}\n").as_bytes()).await.map_err(|error| self.unreachable(error))?;
         let lines = self.answer(&mut read).await?;
         match lines.iter().find(|line| line.code >= FIRST_ERROR_CODE) {
             Some(failure) => Err(ControlError::Refused(failure.text.clone())),
@@ -100,12 +103,13 @@ impl BirdControl {
         &self,
         read: &mut (impl AsyncBufReadExt + Unpin),
     ) -> Result<Vec<ReplyLine>, ControlError> {
-        let unreachable = |error| ControlError::Unreachable { path: self.path.clone(), error };
         let mut lines: Vec<ReplyLine> = Vec::new();
         loop {
             let mut bytes = Vec::new();
             let size = timeout(REPLY_LINE_TIMEOUT, read.read_until(b'\n', &mut bytes)).await;
-            let size = size.map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?.map_err(unreachable)?;
+            let size = size
+                .map_err(|_| self.unreachable(io::ErrorKind::TimedOut.into()))?
+                .map_err(|error| self.unreachable(error))?;
             if size == 0 {
                 return Err(ControlError::Unreadable("it ends too early, or is over 64 MiB".to_owned()));
             }

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_are_cut_as_the_reference_cuts_them() {
+    fn long_names_are_cut_like_the_reference() {
         let name = "export-only-loadbalancer-addresses-to-datacenter-core-routers";
         assert_eq!(
             function(name, BirdFilterDirection::Export, BgpFamily::V4),

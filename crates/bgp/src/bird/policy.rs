@@ -129,8 +129,8 @@ fn inside(nets: &[IpNet], family: BgpFamily, then: &str) -> String {
 fn when(nets: &[IpNet], family: BgpFamily, pattern: impl Fn(&IpNet) -> String, then: &str) -> String {
     let nets: Vec<String> =
         nets.iter().filter(|net| BgpFamily::of(net.addr()) == family).map(pattern).collect();
-    match nets.is_empty() {
-        true => String::new(),
-        false => format!("  if net ~ [ {} ] then {then}\n", nets.join(", ")),
+    if nets.is_empty() {
+        return String::new();
     }
+    format!("  if net ~ [ {} ] then {then}\n", nets.join(", "))
 }

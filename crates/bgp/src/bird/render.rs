@@ -5,6 +5,7 @@ use super::policy;
 use crate::family::BgpFamily;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use tortie_plan::bgp::{AdvertisedNextHop, BgpConfig, BgpSession, PasswordReference};
 
@@ -24,9 +25,9 @@ pub struct BirdConfig {
 
 /// Renders the configuration. `password` returns the content of a secret. Returns `None` if the node has no router
 /// ID.
-pub fn render(
+pub fn render<E: Display>(
     bgp: &BgpConfig,
-    password: impl Fn(&PasswordReference) -> Result<String, String>,
+    password: impl Fn(&PasswordReference) -> Result<String, E>,
 ) -> Option<BirdConfig> {
     let mut text = head(bgp, &bgp.router_id?.to_string());
     for (family, number) in [(BgpFamily::V4, 1), (BgpFamily::V6, 2)] {
@@ -100,11 +101,10 @@ fn originated(bgp: &BgpConfig, family: BgpFamily, number: u8) -> String {
 
 /// Returns why BIRD would reject a session, and with it the whole configuration.
 fn refusal(session: &BgpSession, password: Option<&str>) -> Option<&'static str> {
-    let written = |text: &str| text.bytes().all(|byte| byte != b'"' && !byte.is_ascii_control());
     match password {
         _ if session.remote_as == 0 => Some("0 is not an AS number"),
         Some(password) if password.len() > MAX_PASSWORD_BYTES => Some("its password is over 80 bytes"),
-        Some(password) if !written(password) => {
+        Some(password) if password.bytes().any(|byte| byte == b'"' || byte.is_ascii_control()) => {
             Some("its password has a quotation mark or a control character, which BIRD cannot read")
         }
         _ => None,

@@ -83,10 +83,7 @@ impl AdjRibOut {
 
     /// Records how many paths to a destination are advertised now. Returns how many were advertised before.
     fn set_advertised(&mut self, id: DestinationId, paths: u16) -> u16 {
-        let before = match paths > 0 {
-            true => !self.sent.insert(id.0),
-            false => self.sent.remove(id.0),
-        };
+        let before = if paths > 0 { !self.sent.insert(id.0) } else { self.sent.remove(id.0) };
         match (before, paths > 0) {
             (false, true) => self.count += 1,
             (true, false) => self.count -= 1,
@@ -279,26 +276,20 @@ impl SpeakerCore {
         })
     }
 
+    fn adj_ribs_out(&self, family: BgpFamily) -> impl Iterator<Item = &AdjRibOut> {
+        self.peers.iter().flatten().filter_map(move |peer| peer.adj_ribs_out.get(family).as_ref())
+    }
+
     /// Trims the journals up to the slowest reader. To be called regularly.
     pub fn collect_garbage(&mut self) {
-        let slowest = |family: BgpFamily, end: JournalPosition| {
-            let adj_ribs_out =
-                self.peers.iter().flatten().filter_map(|peer| peer.adj_ribs_out.get(family).as_ref());
-            adj_ribs_out.map(AdjRibOut::position).min().unwrap_or(end)
-        };
-        let (v4, v6) = (
-            slowest(BgpFamily::V4, self.rib.v4.advertise.end()),
-            slowest(BgpFamily::V6, self.rib.v6.advertise.end()),
-        );
-        let add_path = |family: BgpFamily| {
-            let mut adj_ribs_out =
-                self.peers.iter().flatten().filter_map(|peer| peer.adj_ribs_out.get(family).as_ref());
-            adj_ribs_out.any(AdjRibOut::sends_all_paths)
-        };
-        if !add_path(BgpFamily::V4) {
+        let v4 = self.adj_ribs_out(BgpFamily::V4).map(AdjRibOut::position).min();
+        let v4 = v4.unwrap_or(self.rib.v4.advertise.end());
+        let v6 = self.adj_ribs_out(BgpFamily::V6).map(AdjRibOut::position).min();
+        let v6 = v6.unwrap_or(self.rib.v6.advertise.end());
+        if !self.adj_ribs_out(BgpFamily::V4).any(AdjRibOut::sends_all_paths) {
             self.rib.v4.track_best_only();
         }
-        if !add_path(BgpFamily::V6) {
+        if !self.adj_ribs_out(BgpFamily::V6).any(AdjRibOut::sends_all_paths) {
             self.rib.v6.track_best_only();
         }
         self.rib.v4.trim_journals(v4, self.installed.v4);

@@ -305,8 +305,7 @@ impl SpeakerCore {
 
 /// Returns whether the restart flag is set in the peer's OPEN (RFC 4724 section 3).
 fn says_restarted(open: &OpenMessage) -> bool {
-    let restarted = |capability: &Capability| {
-        matches!(capability, Capability::GracefulRestart { restart_state: true, .. })
-    };
-    open.capabilities.iter().any(restarted)
+    let mut capabilities = open.capabilities.iter();
+    capabilities
+        .any(|capability| matches!(capability, Capability::GracefulRestart { restart_state: true, .. }))
 }

@@ -202,7 +202,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1024))]
         #[test]
-        fn what_is_decoded_here_is_what_the_codec_makes_of_it(
+        fn the_fast_decoder_agrees_with_the_codec(
             others in proptest::collection::vec(attribute(), 0..3),
             kept in proptest::collection::vec(any::<bool>(), 8),
             change in proptest::option::of((0usize..60, any::<u8>())),

@@ -147,20 +147,18 @@ impl SpeakerCore {
         let attrs = self.interner.intern(attrs);
         let path = RoutePath { attrs, path_id: 0, peer: PeerId::LOCAL, epoch: 0 };
         let origins = &self.origins;
-        let origin = |peer| origin_of(origins, peer);
         match net {
-            IpNet::V4(_) => insert(&mut self.rib.v4, net, path, origin),
-            IpNet::V6(_) => insert(&mut self.rib.v6, net, path, origin),
+            IpNet::V4(_) => insert(&mut self.rib.v4, net, path, |peer| origin_of(origins, peer)),
+            IpNet::V6(_) => insert(&mut self.rib.v6, net, path, |peer| origin_of(origins, peer)),
         };
     }
 
     /// Withdraws a route that originates here. Withdrawing an unknown route is not an error.
     pub fn withdraw(&mut self, net: IpNet) {
         let origins = &self.origins;
-        let origin = |peer| origin_of(origins, peer);
         match net {
-            IpNet::V4(_) => remove(&mut self.rib.v4, net, PeerId::LOCAL, origin),
-            IpNet::V6(_) => remove(&mut self.rib.v6, net, PeerId::LOCAL, origin),
+            IpNet::V4(_) => remove(&mut self.rib.v4, net, PeerId::LOCAL, |peer| origin_of(origins, peer)),
+            IpNet::V6(_) => remove(&mut self.rib.v6, net, PeerId::LOCAL, |peer| origin_of(origins, peer)),
         };
     }
 
@@ -222,10 +220,9 @@ impl SpeakerCore {
             return;
         }
         let origins = &self.origins;
-        let origin = |peer| origin_of(origins, peer);
         let removed = match family {
-            BgpFamily::V4 => self.rib.v4.remove_peer(peer_id, keep, origin),
-            BgpFamily::V6 => self.rib.v6.remove_peer(peer_id, keep, origin),
+            BgpFamily::V4 => self.rib.v4.remove_peer(peer_id, keep, |peer| origin_of(origins, peer)),
+            BgpFamily::V6 => self.rib.v6.remove_peer(peer_id, keep, |peer| origin_of(origins, peer)),
         };
         *received = received.saturating_sub(removed as u32);
     }

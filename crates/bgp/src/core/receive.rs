@@ -52,7 +52,8 @@ impl SpeakerCore {
         let Some(peer) = self.peer(peer_id) else { return };
         let external = peer.external();
         let Some(negotiated) = peer.negotiated() else { return };
-        let (four_octet_as, add_path) = (negotiated.four_octet_as, add_path_receive_families(negotiated));
+        let four_octet_as = negotiated.four_octet_as;
+        let add_path = add_path_receive_families(negotiated);
         let body = add_path.contains(&BgpFamily::V4.wire());
         let parsed = match update.parse_revised(four_octet_as, !external, body, &add_path) {
             Ok(parsed) => parsed,
@@ -160,11 +161,11 @@ impl SpeakerCore {
         if families.contains(&BgpFamily::V4) {
             self.remove_all(peer_id, &gone);
             attrs.next_hop = next_hop;
-            match reach.is_some() {
-                true => self.admit(peer_id, attrs.clone(), &announced, withdraw),
-                // The usual case.
-                false => return self.admit(peer_id, attrs, &announced, withdraw),
+            // The usual case.
+            if reach.is_none() {
+                return self.admit(peer_id, attrs, &announced, withdraw);
             }
+            self.admit(peer_id, attrs.clone(), &announced, withdraw);
         }
         let Some(reach) = reach else { return };
         let Some(family) = BgpFamily::from_wire(reach.afi, reach.safi).filter(|f| families.contains(f))
@@ -175,7 +176,8 @@ impl SpeakerCore {
         let foreign = BgpFamily::of(reach.next_hop) != family;
         attrs.next_hop = Some(reach.next_hop);
         attrs.link_local = reach.link_local_next_hop;
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let mut v4 = Vec::new();
+        let mut v6 = Vec::new();
         split(&reach.announced, &mut v4, &mut v6);
         match family {
             BgpFamily::V4 => self.admit(peer_id, attrs, &v4, withdraw || foreign),
@@ -215,8 +217,8 @@ impl SpeakerCore {
                 Some(attrs) => attrs,
                 None => {
                     let origins = &self.origins;
-                    let origin = |peer| origin_of(origins, peer);
-                    let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
+                    let table = self.rib.table_mut();
+                    let effect = table.remove(*prefix, peer_id, *path_id, |peer| origin_of(origins, peer));
                     removed += u32::from(effect == PathUpdateEffect::Removed);
                     continue;
                 }
@@ -242,8 +244,8 @@ impl SpeakerCore {
         let mut removed = 0u32;
         for (prefix, path_id) in entries {
             let origins = &self.origins;
-            let origin = |peer| origin_of(origins, peer);
-            let effect = self.rib.table_mut().remove(*prefix, peer_id, *path_id, origin);
+            let table = self.rib.table_mut();
+            let effect = table.remove(*prefix, peer_id, *path_id, |peer| origin_of(origins, peer));
             removed += u32::from(effect == PathUpdateEffect::Removed);
         }
         if let Some(peer) = self.peer_mut(peer_id) {
@@ -256,17 +258,16 @@ impl SpeakerCore {
     /// address.
     fn is_loop(&self, peer_id: PeerId, attrs: &RouteAttrs) -> bool {
         let Some(peer) = self.peer(peer_id) else { return true };
-        let own = |asn: &&u32| **asn == self.config.asn || **asn == peer.local_as;
-        let seen = attrs.as_path.iter().filter(own).count();
-        let ours = |address: IpAddr| {
-            peer.local_address() == Some(address)
-                || self.config.local_v4.map(IpAddr::V4) == Some(address)
-                || self.config.local_v6.map(IpAddr::V6) == Some(address)
-        };
+        let own = attrs.as_path.iter().filter(|asn| **asn == self.config.asn || **asn == peer.local_as);
+        let seen = own.count();
         seen as u64 > u64::from(peer.config.allow_own_as)
             || attrs.originator == Some(self.config.router_id)
             || attrs.cluster_list.iter().any(|cluster| self.is_own_cluster(*cluster))
-            || attrs.next_hop.is_none_or(ours)
+            || attrs.next_hop.is_none_or(|address| {
+                peer.local_address() == Some(address)
+                    || self.config.local_v4.map(IpAddr::V4) == Some(address)
+                    || self.config.local_v6.map(IpAddr::V6) == Some(address)
+            })
     }
 
     fn is_own_cluster(&self, cluster: Ipv4Addr) -> bool {

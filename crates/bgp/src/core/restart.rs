@@ -79,7 +79,8 @@ impl SpeakerCore {
             })
         };
         let complete = self.restart.local_complete;
-        let (advertises, installs) = (complete && heard(false), complete && heard(true));
+        let advertises = complete && heard(false);
+        let installs = complete && heard(true);
         pending.advertises |= advertises;
         if installs || now >= pending.deadline {
             self.restart.pending = None;
@@ -95,17 +96,17 @@ impl SpeakerCore {
         keep: Option<&NegotiatedSession>,
         again: bool,
     ) {
-        let kept = |family: BgpFamily| {
-            keep.is_some_and(|negotiated| {
-                negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
-            })
-        };
         for family in BgpFamily::ALL {
             self.timers.stop(peer_id, SessionTimer::Stale(family));
-            match kept(family) {
-                true if again => self.new_epoch(peer_id, family),
-                true => self.mark_stale(peer_id, family),
-                false => self.drop_paths(peer_id, family, false),
+            let is_kept = keep.is_some_and(|negotiated| {
+                negotiated.peer_gr_families.iter().any(|known| (known.afi, known.safi) == family.wire())
+            });
+            if !is_kept {
+                self.drop_paths(peer_id, family, false);
+            } else if again {
+                self.new_epoch(peer_id, family);
+            } else {
+                self.mark_stale(peer_id, family);
             }
         }
         if let Some(negotiated) = keep {
@@ -127,9 +128,10 @@ impl SpeakerCore {
                 .iter()
                 .any(|known| (known.afi, known.safi) == family.wire() && known.forwarding_preserved);
             let any = self.peer(peer_id).is_some_and(|peer| *peer.received.get(family) > 0);
-            match any && preserved {
-                true => self.timers.set(peer_id, SessionTimer::Stale(family), now + stale_time(&self.config)),
-                false => self.drop_paths(peer_id, family, false),
+            if any && preserved {
+                self.timers.set(peer_id, SessionTimer::Stale(family), now + stale_time(&self.config));
+            } else {
+                self.drop_paths(peer_id, family, false);
             }
         }
     }

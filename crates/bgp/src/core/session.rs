@@ -247,10 +247,12 @@ impl SpeakerCore {
             self.timers.stop(peer_id, SessionTimer::Connect);
         }
         let Some(peer) = self.peers.get_mut(peer_id.index()).and_then(Option::as_mut) else { return };
-        let fresh = || PeerConnection::new(Session::new(open::fsm_config(&self.config, &peer.config)));
         match direction {
             ConnectionDirection::Incoming => peer.incoming = None,
-            ConnectionDirection::Outgoing => peer.outgoing = fresh(),
+            ConnectionDirection::Outgoing => {
+                let session = Session::new(open::fsm_config(&self.config, &peer.config));
+                peer.outgoing = PeerConnection::new(session);
+            }
         }
         let idle = peer.established().is_none() && peer.outgoing.state() == SessionState::Idle;
         if idle && !self.timers.is_set(peer_id, SessionTimer::Idle) {
@@ -469,15 +471,13 @@ fn sends_add_path(negotiated: &NegotiatedSession, family: BgpFamily) -> bool {
 
 /// Returns whether the peer has the graceful restart capability and therefore expects End-of-RIB.
 fn knows_restart(negotiated: &NegotiatedSession) -> bool {
-    let is_restart = |capability: &rustbgpd_wire::Capability| {
-        matches!(capability, rustbgpd_wire::Capability::GracefulRestart { .. })
-    };
-    negotiated.peer_capabilities.iter().any(is_restart)
+    let mut capabilities = negotiated.peer_capabilities.iter();
+    capabilities.any(|capability| matches!(capability, rustbgpd_wire::Capability::GracefulRestart { .. }))
 }
 
 /// Formats a NOTIFICATION as `Cease: Administrative Shutdown (6/2): maintenance`.
 fn describe(notification: &NotificationMessage) -> String {
-    let (code, subcode) = (notification.code, notification.subcode);
+    let NotificationMessage { code, subcode, .. } = *notification;
     let text = format!("{} ({}/{subcode})", description(code, subcode), code.as_u8());
     match extract_shutdown_communication(notification) {
         Ok(Some(reason)) if !reason.is_empty() => format!("{text}: {reason}"),

@@ -224,13 +224,16 @@ pub struct RoutePage {
 }
 
 fn furthest(a: SessionState, b: SessionState) -> SessionState {
-    let rank = |state: SessionState| match state {
+    if progress_of(a) >= progress_of(b) { a } else { b }
+}
+
+fn progress_of(state: SessionState) -> u8 {
+    match state {
         SessionState::Idle => 0,
         SessionState::Connect => 1,
         SessionState::Active => 2,
         SessionState::OpenSent => 3,
         SessionState::OpenConfirm => 4,
         SessionState::Established => 5,
-    };
-    if rank(a) >= rank(b) { a } else { b }
+    }
 }

@@ -104,7 +104,8 @@ pub fn set_listener_passwords(
             .filter_map(|peer| Some((peer.address, peer.password.clone()?)))
             .collect::<std::collections::BTreeMap<_, _>>()
     };
-    let (old, new) = (before.map(passwords).unwrap_or_default(), passwords(config));
+    let old = before.map(passwords).unwrap_or_default();
+    let new = passwords(config);
     for peer in old.keys().filter(|peer| !new.contains_key(peer)) {
         set_password(socket, *peer, None)?;
     }

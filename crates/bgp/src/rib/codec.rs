@@ -69,10 +69,10 @@ pub fn decode(attributes: Vec<PathAttribute>, external: bool) -> DecodedAttrs {
 pub fn encode(attrs: &RouteAttrs, four_octet_as: bool, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let mut list = Vec::with_capacity(12);
     list.push(PathAttribute::Origin(attrs.origin));
-    let segments = match attrs.as_path.is_empty() {
-        true => Vec::new(),
-        false => vec![AsPathSegment::AsSequence(attrs.as_path.to_vec())],
-    };
+    let mut segments = Vec::new();
+    if !attrs.as_path.is_empty() {
+        segments.push(AsPathSegment::AsSequence(attrs.as_path.to_vec()));
+    }
     list.push(PathAttribute::AsPath(AsPath { segments }));
     if let Some(IpAddr::V4(next_hop)) = attrs.next_hop {
         list.push(PathAttribute::NextHop(next_hop));

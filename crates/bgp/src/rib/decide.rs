@@ -38,7 +38,8 @@ pub fn sort_paths(paths: &mut [RoutePath], origin: impl Fn(PeerId) -> PathOrigin
     let survivors = keep_lowest_med(contest);
     let Some(contest) = paths.get_mut(..survivors) else { return 0 };
     contest.sort_by(|a, b| {
-        let (from_a, from_b) = (origin(a.peer), origin(b.peer));
+        let from_a = origin(a.peer);
+        let from_b = origin(b.peer);
         from_b.external.cmp(&from_a.external).then_with(|| tie_break(a, &from_a, b, &from_b))
     });
     equals(contest, |a, b| origin(a.peer).external == origin(b.peer).external)
@@ -65,14 +66,16 @@ pub fn rank(equal: &[RoutePath], new: &RoutePath, origin: impl Fn(PeerId) -> Pat
     if neighbour(&new.attrs) != neighbour(&best.attrs) {
         return None;
     }
-    let (from_new, from_best) = (origin(new.peer), origin(best.peer));
+    let from_new = origin(new.peer);
+    let from_best = origin(best.peer);
     match med(new).cmp(&med(best)).then(from_best.external.cmp(&from_new.external)) {
         Ordering::Greater => Some(PathRank::Worse),
         Ordering::Less => None,
         Ordering::Equal => {
-            let before =
-                |known: &RoutePath| tie_break(known, &origin(known.peer), new, &from_new) == Ordering::Less;
-            Some(PathRank::Equal(equal.partition_point(before)))
+            let rank = equal.partition_point(|known| {
+                tie_break(known, &origin(known.peer), new, &from_new) == Ordering::Less
+            });
+            Some(PathRank::Equal(rank))
         }
     }
 }
@@ -84,7 +87,8 @@ fn med(path: &RoutePath) -> u32 {
 /// Compares the criteria before MED: larger preference and LOCAL_PREF, then shorter AS_PATH and lower origin, are
 /// better.
 fn compare_before_med(a: &RoutePath, b: &RoutePath) -> Ordering {
-    let (a, b) = (&a.attrs, &b.attrs);
+    let a = &a.attrs;
+    let b = &b.attrs;
     (b.preference.cmp(&a.preference))
         .then_with(|| b.local_pref().cmp(&a.local_pref()))
         .then_with(|| a.as_path.len().cmp(&b.as_path.len()))
@@ -92,8 +96,9 @@ fn compare_before_med(a: &RoutePath, b: &RoutePath) -> Ordering {
 }
 
 fn tie_break(a: &RoutePath, from_a: &PathOrigin, b: &RoutePath, from_b: &PathOrigin) -> Ordering {
-    let identifier = |path: &RoutePath, from: &PathOrigin| path.attrs.originator.unwrap_or(from.router_id);
-    (identifier(a, from_a).cmp(&identifier(b, from_b)))
+    let router_a = a.attrs.originator.unwrap_or(from_a.router_id);
+    let router_b = b.attrs.originator.unwrap_or(from_b.router_id);
+    (router_a.cmp(&router_b))
         .then_with(|| a.attrs.cluster_list.len().cmp(&b.attrs.cluster_list.len()))
         .then_with(|| from_a.address.cmp(&from_b.address))
         .then_with(|| a.peer.cmp(&b.peer))

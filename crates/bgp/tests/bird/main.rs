@@ -61,7 +61,7 @@ fn bgp() -> BgpConfig {
 
 /// Renders the configuration; the password of a secret is its key.
 fn rendered(bgp: &BgpConfig) -> BirdConfig {
-    render(bgp, |secret| Ok(secret.key.clone())).unwrap()
+    render(bgp, |secret| Ok::<_, String>(secret.key.clone())).unwrap()
 }
 
 /// Fails the test, printing the text, unless BIRD accepts it. BIRD must be installed.
@@ -209,7 +209,7 @@ fn a_node_with_nothing_to_say_is_fine() {
 
 /// One session that BIRD would reject must not affect the others.
 #[test]
-fn what_cannot_be_expressed_is_left_out_and_reported() {
+fn inexpressible_sessions_are_left_out_and_reported() {
     let mut bgp = bgp();
     bgp.sessions.insert("Mesh_10_0_0_7".into(), session("10.0.0.7"));
     let bad = ["a\"b", "a\nb", &"x".repeat(81)];

@@ -35,7 +35,7 @@ async fn none_up(speaker: &Speaker) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ttl_security_lets_neighbours_in_and_keeps_others_out() {
+async fn ttl_security_admits_only_neighbours() {
     let (ours, theirs) = pair();
     let (first, _) = start(&ours, end(1, 2, |peer| peer.ttl_security = Some(1)), false).await;
     let (second, _) = start(&theirs, end(2, 1, |_| {}), false).await;
@@ -95,7 +95,7 @@ async fn connections_come_from_the_address_that_is_given() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_is_taken_is_an_error_that_names_it() {
+async fn the_error_names_a_port_in_use() {
     let (ours, _theirs) = pair();
     let (_first, _) = start(&ours, end(1, 2, |_| {}), false).await;
     let error = Speaker::start(end(1, 2, |_| {}), ours.sockets(), false).await.unwrap_err();

@@ -243,14 +243,14 @@ fn every_order(begin: impl Fn() -> CollidingPair) {
 }
 
 #[test]
-fn every_order_of_events_ends_in_one_session_that_stays() {
+fn any_order_of_events_ends_in_one_session() {
     every_order(CollidingPair::begin);
 }
 
 /// Simulates the loss of the first packet: the attempt is answered just before it is abandoned in favour of the
 /// peer's connection, or never.
 #[test]
-fn an_attempt_that_is_answered_late_costs_no_session() {
+fn a_late_connection_costs_no_session() {
     let given_up = |late: usize, answered: bool| {
         let mut pair = CollidingPair::begin();
         let is_late = |source: &NextEvent| matches!(source, NextEvent::Arrival(node, _) if *node == late);

@@ -85,7 +85,7 @@ fn receive(network: &mut SimulatedNetwork, end: ConnectionEnd, bytes: &[u8]) -> 
 }
 
 #[test]
-fn a_quarter_million_paths_to_one_prefix_end_the_session_at_the_limit() {
+fn too_many_paths_per_prefix_end_the_session() {
     let (mut network, end) = flooded(|_| {});
     let before = network.nodes[0].core.work();
     let most = receive(&mut network, end, &updates((1..=250_000).map(|id| (id, [192, 0, 2]))));
@@ -106,7 +106,7 @@ fn a_quarter_million_paths_to_one_prefix_end_the_session_at_the_limit() {
 }
 
 #[test]
-fn a_peer_near_its_limit_is_reported_and_one_over_it_is_ended() {
+fn prefix_limits_are_reported_and_enforced() {
     let (mut network, end) = flooded(|peer| peer.max_prefixes = Some(100));
     let routes = |from: u8, to: u8| updates((from..to).map(|number| (1, [192, 0, number])));
     receive(&mut network, end, &routes(0, 79));
@@ -121,7 +121,7 @@ fn a_peer_near_its_limit_is_reported_and_one_over_it_is_ended() {
 }
 
 #[test]
-fn a_flood_of_updates_is_taken_in_turns_and_costs_what_it_did() {
+fn a_flood_of_updates_is_handled_in_turns() {
     let (mut network, end) = flooded(|_| {});
     let routes = 200_000u32;
     let bytes = updates((0..routes).map(|number| {
@@ -138,7 +138,7 @@ fn a_flood_of_updates_is_taken_in_turns_and_costs_what_it_did() {
 }
 
 #[test]
-fn many_paths_to_one_prefix_are_not_compared_with_each_other() {
+fn many_paths_to_one_prefix_stay_cheap() {
     let (mut network, end) = flooded(|peer| peer.max_paths_per_prefix = 20_000);
     let count = 20_000u64;
     let before = network.nodes[0].core.work();

@@ -174,7 +174,7 @@ fn wrong_opens_are_refused() {
 }
 
 #[test]
-fn messages_that_do_not_fit_the_state_are_refused() {
+fn messages_in_the_wrong_state_are_refused() {
     for (name, bytes) in
         [("update", good()), ("keepalive", message(4, &[])), ("refresh", message(5, &[0, 1, 0, 1]))]
     {

@@ -35,7 +35,7 @@ fn has(network: &SimulatedNetwork, node: usize, own: u8) -> (bool, bool) {
 }
 
 #[test]
-fn routes_of_a_killed_node_stay_until_it_is_back_and_what_it_no_longer_has_goes() {
+fn routes_of_a_killed_node_survive_its_restart() {
     let mut network = mesh(3);
     network.kill(0);
     network.run(60);
@@ -86,7 +86,7 @@ fn a_lost_connection_withdraws_nothing() {
 }
 
 #[test]
-fn a_node_that_lost_its_forwarding_state_is_not_trusted() {
+fn routes_without_preserved_forwarding_state_are_dropped() {
     let mut network = mesh(2);
     network.kill(0);
     network.run(5);
@@ -97,7 +97,7 @@ fn a_node_that_lost_its_forwarding_state_is_not_trusted() {
 }
 
 #[test]
-fn a_graceful_shutdown_is_like_a_kill_and_an_administrative_one_is_not() {
+fn only_an_administrative_shutdown_withdraws_routes() {
     for (how, kept) in
         [(ShutdownMode::Graceful, true), (ShutdownMode::Administrative { reason: String::new() }, false)]
     {
@@ -146,7 +146,7 @@ fn a_restarted_speaker_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_peer_back_before_it_was_missed_takes_over_its_old_session() {
+fn a_returning_peer_takes_over_its_old_session() {
     let mut network = mesh(2);
     // The node dies without its connections being reset.
     network.nodes[0].alive = false;
@@ -161,7 +161,7 @@ fn a_peer_back_before_it_was_missed_takes_over_its_old_session() {
 }
 
 #[test]
-fn two_that_restart_at_once_do_not_wait_for_each_other() {
+fn simultaneous_restarts_do_not_deadlock() {
     let mut network = mesh(2);
     network.kill(0);
     network.kill(1);
@@ -177,7 +177,7 @@ fn two_that_restart_at_once_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn the_kernel_keeps_its_routes_to_a_peer_that_restarts_too_until_that_peer_has_sent_its_own() {
+fn kernel_routes_stay_while_both_peers_restart() {
     let mut network = mesh(2);
     network.kill(0);
     network.kill(1);

@@ -76,7 +76,7 @@ fn routes_of_both_families_come_and_go() {
 }
 
 #[test]
-fn external_peers_see_our_as_and_ourselves_as_next_hop() {
+fn external_peers_see_our_as_and_address() {
     let mut network = topology(&[65001, 65002, 65003], &[(0, 1), (1, 2)], |_, _, _| {});
     let attrs = RouteAttrs { med: Some(7), local_pref: Some(300), ..RouteAttrs::local() };
     network.originate_with(0, "192.0.2.0/24", attrs);
@@ -123,7 +123,7 @@ fn next_hop_modes() {
 }
 
 #[test]
-fn inside_an_as_routes_are_not_passed_on_without_a_reflector() {
+fn internal_routes_need_a_reflector_to_spread() {
     let mut network = topology(&[64512; 3], &[(0, 1), (1, 2)], |_, _, _| {});
     network.originate(0, "192.0.2.0/24");
     network.run(20);
@@ -132,7 +132,7 @@ fn inside_an_as_routes_are_not_passed_on_without_a_reflector() {
 }
 
 #[test]
-fn a_reflector_passes_routes_between_clients_and_the_rest() {
+fn a_reflector_passes_routes_to_and_from_clients() {
     // 0 and 1 are clients of reflector 2; 3 and 4 are its non-client peers.
     let adjust = |own: usize, other: usize, peer: &mut PeerConfig| {
         if own == 2 && other < 2 {
@@ -160,7 +160,7 @@ fn a_reflector_passes_routes_between_clients_and_the_rest() {
 }
 
 #[test]
-fn reflectors_in_a_ring_do_not_pass_a_route_round_for_ever() {
+fn reflectors_in_a_ring_do_not_loop() {
     // Three reflectors of different clusters are clients of each other; node 3 is a client of the first.
     let adjust = |own: usize, _, peer: &mut PeerConfig| {
         if own < 3 {
@@ -196,7 +196,7 @@ fn reflectors_of_one_cluster_ignore_each_others_reflections() {
 }
 
 #[test]
-fn our_own_as_in_a_path_is_a_loop_unless_allowed() {
+fn our_own_as_is_a_loop_unless_allowed() {
     for (allowed, expected) in [(0, false), (1, true)] {
         let adjust = |own, _, peer: &mut PeerConfig| {
             if own == 2 {
@@ -232,7 +232,7 @@ fn large_as_numbers() {
 }
 
 #[test]
-fn equal_paths_share_the_traffic_and_the_tie_break_does_not_depend_on_order() {
+fn multipath_and_tie_break_ignore_arrival_order() {
     for order in [[0, 1, 2], [2, 1, 0]] {
         let mut network = topology(&[64512; 4], &[(0, 3), (1, 3), (2, 3)], |_, _, _| {});
         network.run(20);
@@ -389,7 +389,7 @@ fn many_routes_need_few_messages() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_delays_nobody_and_catches_up() {
+fn a_slow_peer_delays_nobody_and_catches_up() {
     let mut network = topology(&[64512; 3], &[(0, 1), (0, 2)], |_, _, _| {});
     network.run(20);
     let now = network.now;
@@ -435,7 +435,7 @@ fn a_peer_that_never_reads_is_given_up() {
 }
 
 #[test]
-fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
+fn a_path_with_unreachable_next_hop_is_unused() {
     // Node 0 learns both prefixes from node 1, and the first also from node 2; node 3 learns the routes that node 0
     // uses.
     let mut network = topology(&[65001, 65002, 65003, 65004], &[(0, 1), (0, 2), (0, 3)], |_, _, _| {});
@@ -483,7 +483,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_used() {
 }
 
 #[test]
-fn several_paths_are_advertised_to_peers_that_take_them() {
+fn add_path_peers_receive_several_paths() {
     // Nodes 1 and 2 announce the same prefix to node 0; 3 receives all paths, 4 only the best.
     let edges = [(0, 1), (0, 2), (0, 3), (0, 4)];
     let mut network = topology(&[65001, 65002, 65003, 65004, 65005], &edges, |own, other, session| {

@@ -5,7 +5,7 @@ use tortie_bgp::core::{BgpPeerState, ShutdownMode};
 use tortie_bgp::{AdvertisedNextHop, BgpFamily};
 
 #[test]
-fn a_mesh_comes_up_although_both_ends_of_each_session_dial() {
+fn a_mesh_comes_up_when_both_ends_dial() {
     let mut network = SimulatedNetwork::mesh(5, 64512);
     network.run(60);
     assert!(network.all_up());
@@ -32,7 +32,7 @@ fn a_session_with_a_passive_end_comes_up() {
 }
 
 #[test]
-fn keepalives_hold_a_silent_session_and_silence_ends_it() {
+fn keepalives_hold_a_session_and_silence_ends_it() {
     let mut network = SimulatedNetwork::mesh(2, 64512);
     network.run(5);
     assert!(network.all_up());
@@ -54,7 +54,7 @@ fn keepalives_hold_a_silent_session_and_silence_ends_it() {
 }
 
 #[test]
-fn the_smaller_hold_time_counts_and_keepalive_can_be_shorter() {
+fn the_smaller_hold_time_is_used() {
     let mut network = SimulatedNetwork::default();
     for (own, other, hold) in [(1, 2, 9), (2, 1, 90)] {
         let mut config = config(64512, own);
@@ -74,7 +74,7 @@ fn the_smaller_hold_time_counts_and_keepalive_can_be_shorter() {
 }
 
 #[test]
-fn a_wrong_as_number_is_refused_and_tried_again_ever_more_slowly() {
+fn a_wrong_as_number_backs_off() {
     let mut network = SimulatedNetwork::default();
     let mut first = config(64512, 1);
     first.peers.insert("other".into(), peer(2, 65000));
@@ -206,7 +206,7 @@ fn only_common_families_are_spoken() {
 }
 
 #[test]
-fn a_peer_that_opens_and_closes_a_thousand_times_disturbs_nobody() {
+fn a_thousand_reconnections_disturb_no_other_peer() {
     let mut network = SimulatedNetwork::mesh(2, 64512);
     let mut third = config(64512, 1);
     third.peers.insert("peer2".into(), peer(2, 64512));

@@ -162,7 +162,7 @@ impl RuleConversion<'_> {
     fn http_match(&self, http: &kinds::HTTPMatch, action: RuleAction) -> HttpMatch {
         HttpMatch {
             methods: http.methods.clone(),
-            paths: http.paths.iter().map(http_path).collect(),
+            paths: http.paths.iter().map(convert_http_path).collect(),
             matches_without_proxy: self.converter.http == HttpRulesWithoutProxy::Allow
                 || action == RuleAction::Deny,
         }
@@ -338,7 +338,7 @@ pub(super) fn parse_net(text: &str) -> Option<IpNet> {
     Some(net.trunc())
 }
 
-fn http_path(path: &HTTPPath) -> HttpPathMatch {
+fn convert_http_path(path: &kinds::HTTPPath) -> HttpPathMatch {
     match path.exact.as_str() {
         "" => HttpPathMatch::Prefix(path.prefix.clone()),
         exact => HttpPathMatch::Exact(exact.to_owned()),

@@ -4,10 +4,9 @@
 //! backend sends no routes to the engine: the dataplane leaves routes of BIRD's protocol alone as long as it gets
 //! none.
 
-use super::backend::{BgpBackend, BirdPaths};
-use super::mailbox::{PlanUpdateReceiver, mailbox};
-use super::secrets::SecretDirectory;
-use super::{BgpHandle, LEARNT_ROUTES_CAPACITY};
+use super::backend::{BgpBackend, BgpBackendError, BirdPaths};
+use super::secrets::{SecretDirectory, has_passwords};
+use crate::engine::{PlanChange, PlanReceiver};
 use crate::queries::RunningBgp;
 use crate::state::NodeState;
 use std::fs::{self, File, Permissions};
@@ -16,7 +15,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc;
 use tortie_bgp::bird::{BirdConfig, BirdControl, ControlError, render};
 use tortie_plan::PlanUpdate;
 use tortie_plan::bgp::BgpConfig;
@@ -24,7 +22,8 @@ use tortie_plan::bgp::BgpConfig;
 /// Interval between checks of BIRD, its configuration file and the passwords.
 const BIRD_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// First and longest delay between attempts while something is wrong.
-const BIRD_RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+const MIN_BIRD_RETRY_DELAY: Duration = Duration::from_millis(250);
+const MAX_BIRD_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Mode of the configuration file, which contains passwords. BIRD may run as another user, so the group of the
 /// directory can read it.
 const BIRD_CONFIG_MODE: u32 = 0o640;
@@ -49,17 +48,15 @@ pub struct BirdTask {
 }
 
 impl BirdTask {
-    pub fn start(
+    pub fn new(
         state: Arc<NodeState>,
-        secrets: PathBuf,
+        secrets: SecretDirectory,
         paths: BirdPaths,
         restart_marker: PathBuf,
-    ) -> BgpHandle {
-        let (plan, plans) = mailbox();
-        let (quiet, learnt) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
-        let bird = BirdTask {
+    ) -> BirdTask {
+        BirdTask {
             state,
-            secrets: SecretDirectory::new(secrets),
+            secrets,
             file: paths.config,
             control: BirdControl::new(paths.socket),
             restart_marker,
@@ -67,64 +64,65 @@ impl BirdTask {
             rendered: None,
             loaded: None,
             reported: None,
-        };
-        tokio::spawn(async move {
-            bird.run(plans).await;
-            drop(quiet);
-        });
-        BgpHandle { plan, learnt }
-    }
-
-    async fn run(mut self, mut plans: PlanUpdateReceiver) {
-        let (mut pause, mut patience) = (BIRD_POLL_INTERVAL, BIRD_RETRY_DELAYS.0);
-        loop {
-            tokio::select! {
-                updates = plans.recv() => match updates {
-                    Some(updates) => self.apply_updates(updates),
-                    // BIRD continues without the node.
-                    None => return,
-                },
-                () = tokio::time::sleep(pause) => {}
-            }
-            let trouble = self.reconcile().await.err();
-            (pause, patience) = match trouble {
-                Some(_) => (patience, (patience * 2).min(BIRD_RETRY_DELAYS.1)),
-                None => (BIRD_POLL_INTERVAL, BIRD_RETRY_DELAYS.0),
-            };
-            self.report(trouble);
         }
     }
 
-    fn apply_updates(&mut self, updates: Vec<PlanUpdate>) {
-        for update in updates {
-            if let PlanUpdate::Bgp(bgp) = update {
-                self.bgp = Some(bgp);
-                self.rendered = None;
+    pub async fn run(mut self, mut plan: PlanReceiver) {
+        let mut poll_delay = BIRD_POLL_INTERVAL;
+        let mut retry_delay = MIN_BIRD_RETRY_DELAY;
+        loop {
+            tokio::select! {
+                change = plan.recv() => match change {
+                    Some(change) => self.apply_plan_change(change),
+                    // BIRD continues without the node.
+                    None => return,
+                },
+                () = tokio::time::sleep(poll_delay) => {}
             }
+            let trouble = self.reconcile().await.err();
+            if trouble.is_some() {
+                poll_delay = retry_delay;
+                retry_delay = (retry_delay * 2).min(MAX_BIRD_RETRY_DELAY);
+            } else {
+                poll_delay = BIRD_POLL_INTERVAL;
+                retry_delay = MIN_BIRD_RETRY_DELAY;
+            }
+            self.report(trouble.map(|trouble| trouble.to_string()));
+        }
+    }
+
+    fn apply_plan_change(&mut self, change: PlanChange) {
+        let bgp = match change {
+            PlanChange::Resync(plan) => plan.bgp,
+            PlanChange::Updates(updates) => updates.into_iter().rev().find_map(|update| match update {
+                PlanUpdate::Bgp(bgp) => Some(bgp),
+                _ => None,
+            }),
+        };
+        if bgp.is_some() {
+            self.bgp = bgp;
+            self.rendered = None;
         }
     }
 
     /// Makes BIRD follow the plan and the secrets. The error is the reason why this is not possible.
-    async fn reconcile(&mut self) -> Result<(), String> {
+    async fn reconcile(&mut self) -> Result<(), BgpBackendError> {
         let Some(bgp) = self.bgp.clone() else { return Ok(()) };
-        let secret = bgp.sessions.values().any(|session| session.password.is_some());
-        if secret || self.rendered.is_none() {
+        if has_passwords(&bgp) || self.rendered.is_none() {
             self.rendered = render(&bgp, |secret| self.secrets.read(secret));
         }
-        let Some(rendered) = &self.rendered else {
-            return Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned());
-        };
+        let rendered = self.rendered.as_ref().ok_or(BgpBackendError::NoRouterId)?;
         if fs::read(&self.file).ok().as_deref() != Some(rendered.text.as_bytes()) {
             self.loaded = None;
             self.write(&rendered.text).await?;
         }
-        let mut started = self.control.started().await.map_err(|error| self.explain(error))?;
+        let mut started = self.control.started().await.map_err(|error| self.control_error(error))?;
         // A BIRD that has been restarted may have read another file.
         let configured = match self.loaded {
             Some((same, configured)) if same == started => configured,
             _ => {
-                self.control.configure(&self.file).await.map_err(|error| self.explain(error))?;
-                started = self.control.started().await.map_err(|error| self.explain(error))?;
+                self.control.configure(&self.file).await.map_err(|error| self.control_error(error))?;
+                started = self.control.started().await.map_err(|error| self.control_error(error))?;
                 super::write_marker(&self.restart_marker);
                 tracing::info!(file = %self.file.display(), "BIRD loaded its configuration");
                 SystemTime::now()
@@ -137,30 +135,32 @@ impl BirdTask {
     }
 
     /// Writes the configuration file, unless BIRD rejects its contents.
-    async fn write(&self, text: &str) -> Result<(), String> {
-        let failed = |error: io::Error| format!("{}: {error}", self.file.display());
-        let new = write_beside(&self.file, text).map_err(failed)?;
+    async fn write(&self, text: &str) -> Result<(), BgpBackendError> {
+        let new = write_beside(&self.file, text).map_err(|error| self.file_error(error))?;
         match self.control.check(&new).await {
             // A BIRD that does not run yet reads the file when it starts.
-            Ok(()) | Err(ControlError::Unreachable { .. }) => {
-                fs::rename(&new, &self.file).and_then(|()| sync_dir(&self.file)).map_err(failed)
-            }
+            Ok(()) | Err(ControlError::Unreachable { .. }) => {}
             Err(error) => {
                 let _ = fs::remove_file(&new);
-                Err(self.explain(error))
+                return Err(error.into());
             }
         }
+        let renamed = fs::rename(&new, &self.file).and_then(|()| sync_dir(&self.file));
+        renamed.map_err(|error| self.file_error(error))
     }
 
-    fn explain(&self, error: ControlError) -> String {
+    fn file_error(&self, source: io::Error) -> BgpBackendError {
+        BgpBackendError::ConfigFile { path: self.file.clone(), source }
+    }
+
+    fn control_error(&self, error: ControlError) -> BgpBackendError {
         match error {
-            ControlError::Unreachable { .. } => format!(
-                "BGP is left to BIRD (TORTIE_BIRD), but {error}. Start BIRD 2 with -c {} -s {}, or unset the variable \
-                 to let the node speak BGP itself",
-                self.file.display(),
-                self.control.path().display(),
-            ),
-            other => other.to_string(),
+            source @ ControlError::Unreachable { .. } => BgpBackendError::BirdDown {
+                source,
+                config: self.file.clone(),
+                socket: self.control.path().to_owned(),
+            },
+            other => other.into(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Translates the BGP part of the plan to the configuration of the speaker.
 
+use super::secrets::SecretDirectory;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tortie_bgp::filter::{
@@ -32,12 +33,8 @@ pub struct PeerLimits {
     pub paths: u16,
 }
 
-/// Translates the plan. `password` reads a secret. Returns None if the node has no router ID.
-pub fn speaker(
-    bgp: &BgpConfig,
-    limits: PeerLimits,
-    password: impl Fn(&plan::PasswordReference) -> Result<String, String>,
-) -> Option<TranslatedConfig> {
+/// Translates the plan. Returns None if the node has no router ID.
+pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &SecretDirectory) -> Option<TranslatedConfig> {
     let mut config = SpeakerConfig::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
@@ -48,19 +45,19 @@ pub fn speaker(
     };
     let mut skipped = Vec::new();
     for (name, session) in &bgp.sessions {
-        let (password, missing) = match session.password.as_ref().map(&password) {
-            None => (None, None),
-            Some(Ok(password)) => (Some(password), None),
-            // Without its password the session is listed, but stays down.
-            Some(Err(missing)) => (None, Some(missing)),
-        };
-        skipped.extend(missing.as_ref().map(|missing| format!("session {name} is down: {missing}")));
-        let peer = PeerConfig {
-            shutdown: missing,
+        let mut peer = PeerConfig {
             max_prefixes: Some(limits.prefixes),
             max_paths_per_prefix: limits.paths,
-            ..peer(bgp, session, password)
+            ..peer(bgp, session)
         };
+        match session.password.as_ref().map(|secret| secrets.read(secret)).transpose() {
+            Ok(password) => peer.password = password,
+            // Without its password the session is listed, but stays down.
+            Err(missing) => {
+                skipped.push(format!("session {name} is down: {missing}"));
+                peer.shutdown = Some(missing.to_string());
+            }
+        }
         match peer.check(name) {
             Ok(()) => _ = config.peers.insert(name.clone(), peer),
             Err(error) => skipped.push(format!("session {name} is left out: {error}")),
@@ -69,7 +66,7 @@ pub fn speaker(
     Some(TranslatedConfig { config, skipped })
 }
 
-fn peer(bgp: &BgpConfig, session: &BgpSession, password: Option<String>) -> PeerConfig {
+fn peer(bgp: &BgpConfig, session: &BgpSession) -> PeerConfig {
     let default = PeerConfig::new(session.peer, session.remote_as);
     let internal = session.local_as.unwrap_or(bgp.as_number) == session.remote_as;
     let v4 = session.peer.is_ipv4();
@@ -78,7 +75,6 @@ fn peer(bgp: &BgpConfig, session: &BgpSession, password: Option<String>) -> Peer
         local_as: session.local_as,
         passive: session.passive,
         source: session.source,
-        password,
         keepalive: session.keepalive,
         restart_time: session.restart_time.map(|time| time.min(MAX_RESTART_SECONDS)).or(default.restart_time),
         ttl_security: session.ttl_security,
@@ -109,19 +105,13 @@ fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
 fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> RouteFilter {
     let export = &bgp.export;
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
-    let decide = |when: RouteMatch, verdict: FilterVerdict| RouteFilterRule {
-        when,
-        then: Vec::new(),
-        verdict: Some(verdict),
-    };
-    let device = |pattern: &str| RouteMatch { device: Some(pattern.to_owned()), ..RouteMatch::default() };
     rules.push(decide(inside(&export.silent_pools), FilterVerdict::Reject));
     if internal {
         rules.extend(
-            ["*.cali", "*.calico", "tunl0"].map(|pattern| decide(device(pattern), FilterVerdict::Reject)),
+            ["*.cali", "*.calico", "tunl0"].map(|pattern| decide(on_device(pattern), FilterVerdict::Reject)),
         );
     }
-    rules.push(decide(device("bpf*.cali"), FilterVerdict::Reject));
+    rules.push(decide(on_device("bpf*.cali"), FilterVerdict::Reject));
     rules.extend(export.communities.iter().map(|(net, values)| RouteFilterRule {
         when: inside(std::slice::from_ref(net)),
         then: values.iter().map(|value| AttrsChange::AddCommunity(*value)).collect(),
@@ -146,7 +136,15 @@ fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> Ro
 
 fn better_than_normal(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
     let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
-    LOCAL_PREF_OF_METRIC_0.saturating_sub(normal) + 1..=u32::MAX
+    local_pref(normal) + 1..=u32::MAX
+}
+
+fn decide(when: RouteMatch, verdict: FilterVerdict) -> RouteFilterRule {
+    RouteFilterRule { when, then: Vec::new(), verdict: Some(verdict) }
+}
+
+fn on_device(pattern: &str) -> RouteMatch {
+    RouteMatch { device: Some(pattern.to_owned()), ..RouteMatch::default() }
 }
 
 fn inside(nets: &[ipnet::IpNet]) -> RouteMatch {
@@ -165,16 +163,20 @@ fn filters(
     part: impl Fn(&plan::BgpFilter) -> &Vec<BgpFilterRule>,
 ) -> Vec<RouteFilterRule> {
     let known = session.filters.iter().filter_map(|name| bgp.filters.get(name));
-    known.flat_map(|filter| part(filter).iter().map(rule).collect::<Vec<_>>()).collect()
+    known.flat_map(|filter| part(filter).iter().map(translate_rule).collect::<Vec<_>>()).collect()
 }
 
-fn rule(rule: &BgpFilterRule) -> RouteFilterRule {
+/// Converts a priority of Calico, which is a route metric, to a local preference.
+fn local_pref(priority: u32) -> u32 {
+    LOCAL_PREF_OF_METRIC_0.saturating_sub(priority)
+}
+
+fn translate_rule(rule: &BgpFilterRule) -> RouteFilterRule {
     let prefix = rule.prefix.map(|prefix| PrefixSetMatch {
         operator: prefix.operator,
         set: [prefix.net].into_iter().collect(),
         length: prefix.length.map(|(first, last)| first..=last),
     });
-    let priority = |priority: u32| LOCAL_PREF_OF_METRIC_0.saturating_sub(priority);
     RouteFilterRule {
         when: RouteMatch {
             prefix,
@@ -186,7 +188,7 @@ fn rule(rule: &BgpFilterRule) -> RouteFilterRule {
                 .map(|internal| if internal { PeerType::Internal } else { PeerType::External }),
             community: rule.community,
             as_path_prefix: rule.as_path_prefix.clone(),
-            local_pref: rule.priority.map(|wanted| priority(wanted)..=priority(wanted)),
+            local_pref: rule.priority.map(local_pref).map(|local_pref| local_pref..=local_pref),
         },
         then: rule
             .operations
@@ -194,7 +196,7 @@ fn rule(rule: &BgpFilterRule) -> RouteFilterRule {
             .map(|operation| match operation {
                 FilterOperation::AddCommunity(community) => AttrsChange::AddCommunity(*community),
                 FilterOperation::PrependPath(path) => AttrsChange::PrependPath(path.clone()),
-                FilterOperation::SetPriority(wanted) => AttrsChange::SetLocalPref(priority(*wanted)),
+                FilterOperation::SetPriority(wanted) => AttrsChange::SetLocalPref(local_pref(*wanted)),
             })
             .collect(),
         verdict: Some(if rule.accept { FilterVerdict::Accept } else { FilterVerdict::Reject }),

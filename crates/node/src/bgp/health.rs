@@ -1,5 +1,6 @@
 //! Decides whether BGP is far enough for the node to count as ready.
 
+use std::net::IpAddr;
 use std::time::Duration;
 use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
 
@@ -8,42 +9,58 @@ pub const DEFAULT_SESSION_GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Checks the sessions of one family, or of both. Without peers BGP is ready. Within `patience` of the start all
 /// sessions have to be established, later one is enough. The error names the missing sessions.
-pub fn ready(status: &SpeakerStatus, v6: Option<bool>, patience: Duration) -> Result<(), String> {
-    let concerned = |peer: &&PeerStatus| {
-        // Workloads with BGP sessions may come and go, so they do not count.
-        !peer.name.starts_with("Local_") && v6.is_none_or(|v6| peer.address.is_ipv6() == v6)
-    };
-    let peers: Vec<&PeerStatus> = status.peers.iter().filter(concerned).collect();
+pub fn check_sessions(
+    status: &SpeakerStatus,
+    v6: Option<bool>,
+    patience: Duration,
+) -> Result<(), BgpNotReady> {
+    // Workloads with BGP sessions may come and go, so they do not count.
+    let peers = status.peers.iter().filter(|peer| !peer.name.starts_with("Local_"));
+    let peers: Vec<&PeerStatus> =
+        peers.filter(|peer| v6.is_none_or(|v6| peer.address.is_ipv6() == v6)).collect();
     if peers.is_empty() {
         return Ok(());
     }
-    let down: Vec<String> = peers
-        .iter()
-        .filter(|peer| peer.state != BgpPeerState::Established)
-        .map(|peer| peer.address.to_string())
-        .collect();
     let early = status.now < patience;
     if early && status.restarting {
-        return Err("graceful restart in progress".to_owned());
+        return Err(BgpNotReady::Restarting);
     }
+    let down = peers.iter().filter(|peer| peer.state != BgpPeerState::Established);
+    let down: Vec<_> = down.map(|peer| (peer.address, peer.last_error.clone())).collect();
     if down.len() == peers.len() || (early && !down.is_empty()) {
-        let why = peers.iter().filter_map(|peer| {
-            let error = peer.last_error.as_ref().filter(|_| peer.state != BgpPeerState::Established)?;
-            Some(format!("\n{}: {error}", peer.address))
-        });
-        return Err(format!("BGP not established with {}{}", down.join(","), why.collect::<String>()));
+        return Err(BgpNotReady::NotEstablished { down });
     }
     Ok(())
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BgpNotReady {
+    #[error("graceful restart in progress")]
+    Restarting,
+    #[error("BGP not established with {}", describe_down(down))]
+    NotEstablished {
+        /// The peers, each with its last error.
+        down: Vec<(IpAddr, Option<String>)>,
+    },
+}
+
+fn describe_down(down: &[(IpAddr, Option<String>)]) -> String {
+    let addresses: Vec<String> = down.iter().map(|(address, _)| address.to_string()).collect();
+    let errors = down.iter().filter_map(|(address, error)| Some(format!("\n{address}: {}", error.as_ref()?)));
+    addresses.join(",") + &errors.collect::<String>()
+}
+
 /// Returns a warning with the peers whose number of routes is close to the limit at which the session is closed.
-pub fn near_limit(status: &SpeakerStatus) -> Option<String> {
+pub fn near_limit_warning(status: &SpeakerStatus) -> Option<String> {
     let near: Vec<String> =
         status.peers.iter().filter(|peer| peer.near_limit).map(|peer| peer.address.to_string()).collect();
+    if near.is_empty() {
+        return None;
+    }
     let named = near.join(", ");
-    (!near.is_empty()).then(|| {
-        format!("{named}: more than 80 % of the routes allowed are there; raise --bgp-max-prefixes or filter")
-    })
+    Some(format!(
+        "{named}: more than 80 % of the routes allowed are there; raise --bgp-max-prefixes or filter"
+    ))
 }
 
 #[cfg(test)]
@@ -64,7 +81,8 @@ mod tests {
 
     fn judge(status: &SpeakerStatus, age: u64, v6: Option<bool>) -> Result<(), String> {
         let status = SpeakerStatus { now: Duration::from_secs(age), ..status.clone() };
-        ready(&status, v6, DEFAULT_SESSION_GRACE_PERIOD)
+        let checked = check_sessions(&status, v6, DEFAULT_SESSION_GRACE_PERIOD);
+        checked.map_err(|error| error.to_string())
     }
 
     #[test]
@@ -90,9 +108,9 @@ mod tests {
     #[test]
     fn a_peer_near_its_limit_is_named() {
         let mut status = status(&["10.0.0.2", "10.0.0.3"]);
-        assert_eq!(near_limit(&status), None);
+        assert_eq!(near_limit_warning(&status), None);
         status.peers[1].near_limit = true;
-        assert!(near_limit(&status).unwrap().starts_with("10.0.0.3: more than 80 %"));
+        assert!(near_limit_warning(&status).unwrap().starts_with("10.0.0.3: more than 80 %"));
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl HostRouteCache {
         let mut routes = BTreeMap::new();
         if bgp.sessions.values().any(|session| !session.filters.is_empty()) {
             match host_routes(host).await {
-                Ok(found) => routes = self.chosen(found, &bgp.ignored_interfaces),
+                Ok(found) => routes = self.select(found, &bgp.ignored_interfaces),
                 Err(error) => {
                     tracing::warn!(%error, "cannot read the routes of the host; keeping the known ones");
                     return false;
@@ -52,23 +52,17 @@ impl HostRouteCache {
     }
 
     /// Selects one route per network: the connected one, else the one with the lowest metric.
-    fn chosen(&mut self, found: Vec<HostRoute>, ignored: &[String]) -> BTreeMap<IpNet, HostRoute> {
-        let ignored = |name: &str| {
-            let mut patterns = ignored.iter().map(String::as_str).chain(NEVER_ANNOUNCED_INTERFACES);
-            patterns.any(|pattern| matches(pattern, name))
-        };
-        let never = |name: &str| NEVER_ANNOUNCED_INTERFACES.iter().any(|pattern| matches(pattern, name));
+    fn select(&mut self, found: Vec<HostRoute>, ignored: &[String]) -> BTreeMap<IpNet, HostRoute> {
         let mut chosen: BTreeMap<IpNet, HostRoute> = BTreeMap::new();
         let mut left_out = 0;
         for route in found {
             let name = route.interface.as_deref().unwrap_or_default();
-            if (route.connected && ignored(name)) || never(name) {
+            let is_ignored = route.connected && ignored.iter().any(|pattern| matches(pattern, name));
+            if is_ignored || NEVER_ANNOUNCED_INTERFACES.iter().any(|pattern| matches(pattern, name)) {
                 continue;
             }
-            let better =
-                |other: &HostRoute| (!route.connected, route.metric) < (!other.connected, other.metric);
             match chosen.get(&route.net) {
-                Some(other) if !better(other) => {}
+                Some(other) if (!route.connected, route.metric) >= (!other.connected, other.metric) => {}
                 None if chosen.len() >= MAX_HOST_ROUTES => left_out += 1,
                 _ => _ = chosen.insert(route.net, route),
             }
@@ -113,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_route_to_each_network_and_none_of_workloads() {
+    fn one_route_per_network_and_no_workload() {
         let found = vec![
             route("10.0.0.0/24", "eth0", 0, true),
             route("10.0.0.0/24", "eth1", 5, false),
@@ -122,7 +116,7 @@ mod tests {
             route("172.17.0.0/16", "docker0", 0, true),
             route("10.2.0.5/32", "cali123", 0, false),
         ];
-        let chosen = HostRouteCache::default().chosen(found, &["docker*".to_owned()]);
+        let chosen = HostRouteCache::default().select(found, &["docker*".to_owned()]);
         let names: Vec<(&str, u32)> =
             chosen.values().map(|route| (route.interface.as_deref().unwrap(), route.metric)).collect();
         assert_eq!(names, [("eth0", 0), ("eth0", 10)]);
@@ -135,7 +129,7 @@ mod tests {
             route(&format!("{}.{a}.{b}.{c}/32", 11), "eth0", 0, false)
         });
         let mut routes = HostRouteCache::default();
-        assert_eq!(routes.chosen(found.collect(), &[]).len(), MAX_HOST_ROUTES);
+        assert_eq!(routes.select(found.collect(), &[]).len(), MAX_HOST_ROUTES);
         assert!(routes.left_out);
     }
 }

@@ -40,8 +40,12 @@ impl LocalRouteTable {
         };
     }
 
+    pub fn set_workloads(&mut self, workloads: BTreeMap<WorkloadId, PlannedWorkload>) {
+        self.workloads = workloads;
+    }
+
     /// Sets the routes of the host that filters may announce.
-    pub fn host_routes_are<'r>(&mut self, routes: impl Iterator<Item = &'r HostRoute>) {
+    pub fn set_host_routes<'r>(&mut self, routes: impl Iterator<Item = &'r HostRoute>) {
         self.host = routes.map(|route| (route.net, route.clone())).collect();
     }
 

@@ -1,7 +1,7 @@
 //! Metrics of BGP sessions. They are derived from the status of the speaker at each request, so that removed peers
 //! disappear.
 
-use prometheus_client::encoding::text::encode;
+use crate::metrics::{declare_metrics, render_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,24 +20,29 @@ const PEER_STATE_NAMES: [(BgpPeerState, &str); 6] = [
     (BgpPeerState::Established, "Established"),
 ];
 
-#[derive(Default)]
-struct SessionMetrics {
-    sessions: Family<MetricLabels, Gauge>,
-    up: Family<MetricLabels, Gauge>,
-    uptime: Family<MetricLabels, Gauge>,
-    near_limit: Family<MetricLabels, Gauge>,
-    restarting: Gauge,
-    routes: Family<MetricLabels, Gauge>,
-    prefixes: Family<MetricLabels, Gauge>,
-    updates: Family<MetricLabels, Counter>,
-    messages: Family<MetricLabels, Counter>,
-    established: Family<MetricLabels, Counter>,
-    flaps: Family<MetricLabels, Counter>,
-    bad: Family<MetricLabels, Counter>,
+declare_metrics! {
+    #[derive(Default)]
+    struct SessionMetrics {
+        sessions: Family<MetricLabels, Gauge> = "bgp_sessions", "Sessions by state";
+        up: Family<MetricLabels, Gauge> = "bgp_session_up", "Whether the session is established";
+        uptime: Family<MetricLabels, Gauge> = "bgp_session_uptime_seconds",
+            "For how long it has been; 0 if it is not";
+        near_limit: Family<MetricLabels, Gauge> = "bgp_near_limit",
+            "Whether a peer announces nearly as many routes as it may";
+        restarting: Gauge = "bgp_restarting", "Whether peers are waited for after a restart";
+        routes: Family<MetricLabels, Gauge> = "bgp_routes", "Destinations with a route";
+        prefixes: Family<MetricLabels, Gauge> = "bgp_prefixes",
+            "Paths taken from a peer, and prefixes advertised to it";
+        updates: Family<MetricLabels, Counter> = "bgp_updates", "UPDATE messages";
+        messages: Family<MetricLabels, Counter> = "bgp_messages", "Messages of all types";
+        established: Family<MetricLabels, Counter> = "bgp_session_established", "How often the session came up";
+        flaps: Family<MetricLabels, Counter> = "bgp_session_flaps", "How often a session that was up ended";
+        bad: Family<MetricLabels, Counter> = "bgp_bad_messages", "Messages with errors, by what became of them";
+    }
 }
 
 /// Renders the metrics of the speaker.
-pub fn metrics(status: &SpeakerStatus) -> String {
+pub fn render_metrics(status: &SpeakerStatus) -> String {
     let numbers = SessionMetrics::default();
     for (state, name) in PEER_STATE_NAMES {
         let count = status.peers.iter().filter(|peer| peer.state == state).count();
@@ -49,23 +54,22 @@ pub fn metrics(status: &SpeakerStatus) -> String {
         numbers.routes.get_or_create(&labels(&[("family", name(family))])).set(gauge(count));
     }
     status.peers.iter().for_each(|peer| numbers.add(peer, status));
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = encode(&mut text, &numbers.registry());
-    text.lines().filter(|line| *line != "# EOF").map(|line| line.to_owned() + "\n").collect()
+    let mut registry = Registry::default();
+    numbers.register(&mut registry);
+    render_registry(&registry)
 }
 
 impl SessionMetrics {
     fn add(&self, peer: &PeerStatus, status: &SpeakerStatus) {
         let address = peer.address.to_string();
-        let of = |more: &[(&'static str, &str)]| {
+        let with = |more: &[(&'static str, &str)]| {
             labels(&[&[("peer", &*peer.name), ("address", &address)], more].concat())
         };
         let up = peer.state == BgpPeerState::Established;
-        self.up.get_or_create(&of(&[])).set(i64::from(up));
+        self.up.get_or_create(&with(&[])).set(i64::from(up));
         let age = if up { status.now.saturating_sub(peer.since).as_secs() } else { 0 };
-        self.uptime.get_or_create(&of(&[])).set(gauge(age));
-        self.near_limit.get_or_create(&of(&[])).set(i64::from(peer.near_limit));
+        self.uptime.get_or_create(&with(&[])).set(gauge(age));
+        self.near_limit.get_or_create(&with(&[])).set(i64::from(peer.near_limit));
         for family in AddressFamily::ALL {
             // A session carries the negotiated families, usually that of its address.
             if AddressFamily::of(peer.address) != family && !peer.families.contains(&family) {
@@ -74,7 +78,7 @@ impl SessionMetrics {
             for (direction, count) in
                 [("in", peer.prefixes_in.get(family)), ("out", peer.prefixes_out.get(family))]
             {
-                let labels = of(&[("family", name(family)), ("direction", direction)]);
+                let labels = with(&[("family", name(family)), ("direction", direction)]);
                 self.prefixes.get_or_create(&labels).set(i64::from(*count));
             }
         }
@@ -82,35 +86,13 @@ impl SessionMetrics {
             (&self.updates, peer.updates_in, peer.updates_out),
             (&self.messages, peer.messages_in, peer.messages_out),
         ] {
-            counters.get_or_create(&of(&[("direction", "in")])).inc_by(received);
-            counters.get_or_create(&of(&[("direction", "out")])).inc_by(sent);
+            counters.get_or_create(&with(&[("direction", "in")])).inc_by(received);
+            counters.get_or_create(&with(&[("direction", "out")])).inc_by(sent);
         }
-        self.established.get_or_create(&of(&[])).inc_by(peer.established);
-        self.flaps.get_or_create(&of(&[])).inc_by(peer.established.saturating_sub(u64::from(up)));
-        self.bad.get_or_create(&of(&[("outcome", "withdrawn")])).inc_by(peer.malformed);
-        self.bad.get_or_create(&of(&[("outcome", "reset")])).inc_by(peer.refused);
-    }
-
-    fn registry(self) -> Registry {
-        let mut registry = Registry::default();
-        let r = &mut registry;
-        r.register("bgp_sessions", "Sessions by state", self.sessions);
-        r.register("bgp_session_up", "Whether the session is established", self.up);
-        r.register("bgp_session_uptime_seconds", "For how long it has been; 0 if it is not", self.uptime);
-        r.register(
-            "bgp_near_limit",
-            "Whether a peer announces nearly as many routes as it may",
-            self.near_limit,
-        );
-        r.register("bgp_restarting", "Whether peers are waited for after a restart", self.restarting);
-        r.register("bgp_routes", "Destinations with a route", self.routes);
-        r.register("bgp_prefixes", "Paths taken from a peer, and prefixes advertised to it", self.prefixes);
-        r.register("bgp_updates", "UPDATE messages", self.updates);
-        r.register("bgp_messages", "Messages of all types", self.messages);
-        r.register("bgp_session_established", "How often the session came up", self.established);
-        r.register("bgp_session_flaps", "How often a session that was up ended", self.flaps);
-        r.register("bgp_bad_messages", "Messages with errors, by what became of them", self.bad);
-        registry
+        self.established.get_or_create(&with(&[])).inc_by(peer.established);
+        self.flaps.get_or_create(&with(&[])).inc_by(peer.established.saturating_sub(u64::from(up)));
+        self.bad.get_or_create(&with(&[("outcome", "withdrawn")])).inc_by(peer.malformed);
+        self.bad.get_or_create(&with(&[("outcome", "reset")])).inc_by(peer.refused);
     }
 }
 

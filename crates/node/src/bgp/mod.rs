@@ -10,14 +10,16 @@ mod config;
 mod health;
 mod host_routes;
 mod local_routes;
-mod mailbox;
 mod metrics;
 mod next_hops;
 mod secrets;
 
-pub use backend::{BackendChoice, BgpBackend};
+pub use backend::{BackendChoice, BgpBackend, BgpBackendError};
 pub use bird::BIRD_COMPONENT as BIRD;
 
+use crate::engine::{
+    LearntNextHops, LearntRoute, NodeEngine, PlanChange, PlanConsumer, PlanReceiver, PlanStage,
+};
 use crate::options::NodeArgs;
 use crate::queries::RunningBgp;
 use crate::state::NodeState;
@@ -35,53 +37,66 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use health::{DEFAULT_SESSION_GRACE_PERIOD, near_limit, ready};
-pub use metrics::metrics;
+pub use health::{BgpNotReady, DEFAULT_SESSION_GRACE_PERIOD, check_sessions, near_limit_warning};
+pub use metrics::render_metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, ShutdownMode};
 use tortie_bgp::{RouteChangeBatch, RouteChangeStream, SocketFactory, Speaker, SpeakerConfig};
 use tortie_dataplane::Netns;
 use tortie_plan::bgp::{BgpConfig, LOCAL_PREF_OF_METRIC_0};
-use tortie_plan::{LearntRouteEntry, PlanUpdate};
+use tortie_plan::{NodePlan, PlanUpdate};
 
 /// Interval between checks of the passwords, and between attempts to start.
 const BGP_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const LEARNT_ROUTES_CAPACITY: usize = 16;
 
-/// The channels between the engine and BGP.
-pub struct BgpHandle {
-    /// Plan updates, sent once the kernel has them.
-    pub plan: mailbox::PlanUpdateSender,
-    /// Routes for the kernel.
-    pub learnt: mpsc::Receiver<RouteUpdates>,
-}
+/// BGP advertises addresses only once the kernel has their routes.
+pub const PLAN_CONSUMER: PlanConsumer = PlanConsumer {
+    name: "bgp",
+    stage: PlanStage::Programmed,
+    wants: |update| matches!(update, PlanUpdate::Bgp(_) | PlanUpdate::Workload(..)),
+    select: |plan| NodePlan {
+        bgp: plan.bgp.clone(),
+        workloads: plan.workloads.clone(),
+        ..NodePlan::default()
+    },
+};
 
-/// Routes for the kernel, and when the oldest of them was learnt.
+/// Routes for the kernel.
 #[derive(Debug)]
 pub struct RouteUpdates {
-    pub routes: Vec<PlanUpdate>,
+    pub routes: Vec<LearntRoute>,
+    /// Whether the engine has received all routes of the speaker with these.
+    pub complete: bool,
+    /// When the oldest of them was learnt.
     pub since: Instant,
 }
 
-/// Starts the selected BGP backend, if any.
+/// Starts the selected BGP backend, if any, as a consumer of the engine's plan. Returns the channel of its routes.
 pub fn start(
     choice: BackendChoice,
     args: &NodeArgs,
     host: &Netns,
     state: &Arc<NodeState>,
-) -> Option<BgpHandle> {
-    let (secrets, restart_marker) = (args.secrets_dir.clone(), args.run_dir.join("bgp"));
+    engine: &mut NodeEngine,
+) -> mpsc::Receiver<RouteUpdates> {
+    let (learnt, routes) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
+    let secrets = SecretDirectory::new(args.secrets_dir.clone());
+    let restart_marker = args.run_dir.join("bgp");
     match choice {
         BackendChoice::Speaker => {
             let limits = PeerLimits { prefixes: args.bgp_max_prefixes, paths: args.bgp_max_paths };
-            Some(BgpTask::start(host.clone(), state.clone(), secrets, restart_marker, limits))
+            let task = BgpTask::new(host.clone(), state.clone(), secrets, restart_marker, limits, learnt);
+            tokio::spawn(task.run(engine.register(PLAN_CONSUMER)));
         }
         BackendChoice::Bird => {
             let paths = BirdPaths { config: args.bird_config.clone(), socket: args.bird_socket.clone() };
-            Some(BirdTask::start(state.clone(), secrets, paths, restart_marker))
+            let task = BirdTask::new(state.clone(), secrets, paths, restart_marker);
+            tokio::spawn(task.run(engine.register(PLAN_CONSUMER)));
         }
-        BackendChoice::Off => None,
+        BackendChoice::Off => {}
     }
+    routes
 }
 
 struct BgpTask {
@@ -99,27 +114,27 @@ struct BgpTask {
     next_hops: UnreachableNextHops,
     running: Option<(Speaker, RouteChangeStream, SpeakerConfig)>,
     /// The best routes of the speaker in kernel form, including those that are not to be installed.
-    best: BTreeMap<IpNet, LearntRouteEntry>,
+    best: BTreeMap<IpNet, LearntNextHops>,
     learnt: mpsc::Sender<RouteUpdates>,
     /// The state that was logged last.
     reported: Option<String>,
 }
 
 impl BgpTask {
-    fn start(
+    fn new(
         host: Netns,
         state: Arc<NodeState>,
-        secrets: PathBuf,
+        secrets: SecretDirectory,
         restart_marker: PathBuf,
         limits: PeerLimits,
-    ) -> BgpHandle {
-        let (plan, plans) = mailbox::mailbox();
-        let (learnt, receiver) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
-        let task = BgpTask {
+        learnt: mpsc::Sender<RouteUpdates>,
+    ) -> BgpTask {
+        state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
+        BgpTask {
             next_hops: UnreachableNextHops::new(host.clone(), state.unreachable()),
             host,
             state,
-            secrets: SecretDirectory::new(secrets),
+            secrets,
             limits,
             restart_marker,
             bgp: None,
@@ -130,21 +145,18 @@ impl BgpTask {
             best: BTreeMap::new(),
             learnt,
             reported: None,
-        };
-        task.state.set_trouble("bgp", Some("BGP has not started yet".to_owned()));
-        tokio::spawn(task.run(plans));
-        BgpHandle { plan, learnt: receiver }
+        }
     }
 
-    async fn run(mut self, mut plans: mailbox::PlanUpdateReceiver) {
+    async fn run(mut self, mut plan: PlanReceiver) {
         let mut poll = tokio::time::interval(BGP_POLL_INTERVAL);
         loop {
             tokio::select! {
-                updates = plans.recv() => match updates {
-                    Some(updates) => self.apply_updates(updates).await,
+                change = plan.recv() => match change {
+                    Some(change) => self.apply_plan_change(change).await,
                     None => return self.stop().await,
                 },
-                batch = next(&mut self.running) => match batch {
+                batch = next_batch(&mut self.running) => match batch {
                     Some(batch) => self.install_batch(batch).await,
                     None => {
                         tracing::error!("the BGP speaker ended; starting it again");
@@ -162,15 +174,24 @@ impl BgpTask {
         }
     }
 
-    async fn apply_updates(&mut self, updates: Vec<PlanUpdate>) {
-        for update in updates {
-            match update {
-                PlanUpdate::Bgp(bgp) => {
-                    self.bgp = Some(bgp);
-                    self.needs_configuring = true;
+    async fn apply_plan_change(&mut self, change: PlanChange) {
+        match change {
+            PlanChange::Resync(plan) => {
+                self.bgp = plan.bgp;
+                self.needs_configuring = true;
+                self.local_routes.set_workloads(plan.workloads);
+            }
+            PlanChange::Updates(updates) => {
+                for update in updates {
+                    match update {
+                        PlanUpdate::Bgp(bgp) => {
+                            self.bgp = Some(bgp);
+                            self.needs_configuring = true;
+                        }
+                        PlanUpdate::Workload(id, workload) => self.local_routes.put_workload(id, workload),
+                        _ => {}
+                    }
                 }
-                PlanUpdate::Workload(id, workload) => self.local_routes.put_workload(id, workload),
-                _ => {}
             }
         }
         self.reconcile().await;
@@ -178,8 +199,8 @@ impl BgpTask {
 
     /// Checks the secrets, which may have changed, and retries what failed.
     async fn poll_secrets(&mut self) {
-        let secret = |bgp: &Arc<BgpConfig>| bgp.sessions.values().any(|session| session.password.is_some());
-        self.needs_configuring |= self.running.is_none() || self.bgp.as_ref().is_some_and(secret);
+        let has_secrets = self.bgp.as_deref().is_some_and(secrets::has_passwords);
+        self.needs_configuring |= self.running.is_none() || has_secrets;
         if self.needs_configuring {
             self.reconcile().await;
         }
@@ -188,7 +209,7 @@ impl BgpTask {
     async fn poll_host_routes(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.host_routes.refresh(&self.host, &bgp).await {
-            self.local_routes.host_routes_are(self.host_routes.get());
+            self.local_routes.set_host_routes(self.host_routes.get());
             self.reconcile().await;
         }
     }
@@ -206,10 +227,8 @@ impl BgpTask {
     async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.needs_configuring {
-            let configured = match config::speaker(&bgp, self.limits, |secret| self.secrets.read(secret)) {
-                None => {
-                    Err("the node has no IPv4 address to be its router ID; set CALICO_ROUTER_ID".to_owned())
-                }
+            let configured = match config::speaker(&bgp, self.limits, &self.secrets) {
+                None => Err(BgpBackendError::NoRouterId),
                 Some(TranslatedConfig { config, skipped }) => self.configure(config).await.map(|()| skipped),
             };
             self.needs_configuring = configured.is_err();
@@ -230,11 +249,13 @@ impl BgpTask {
     }
 
     /// Logs a problem once, and its end. Sessions that are left out do not affect the others.
-    fn report(&mut self, configured: Result<Vec<String>, String>) {
-        let (trouble, skipped) = match configured {
-            Ok(skipped) => (None, Some(skipped.join("; ")).filter(|skipped| !skipped.is_empty())),
-            Err(trouble) => (Some(trouble), None),
-        };
+    fn report(&mut self, configured: Result<Vec<String>, BgpBackendError>) {
+        let mut trouble = None;
+        let mut skipped = None;
+        match configured {
+            Ok(sessions) => skipped = (!sessions.is_empty()).then(|| sessions.join("; ")),
+            Err(error) => trouble = Some(error.to_string()),
+        }
         let now = trouble.as_ref().or(skipped.as_ref());
         if self.reported.as_ref() != now {
             match now {
@@ -249,21 +270,20 @@ impl BgpTask {
         self.state.set_trouble("bgp", trouble);
     }
 
-    async fn configure(&mut self, config: SpeakerConfig) -> Result<(), String> {
+    async fn configure(&mut self, config: SpeakerConfig) -> Result<(), BgpBackendError> {
         match &mut self.running {
             Some((_, _, current)) if *current == config => Ok(()),
             Some((speaker, _, current)) => {
-                speaker.reconfigure(config.clone()).await.map_err(|error| error.to_string())?;
+                speaker.reconfigure(config.clone()).await?;
                 *current = config;
-                self.state.note_configured();
+                self.state.set_bgp_configured();
                 Ok(())
             }
             None => {
                 let host = self.host.clone();
                 let sockets = SocketFactory::inside(move |make| host.run(make).map_err(io::Error::other)?);
                 let restarting = self.follows_speaker().await;
-                let started = Speaker::start(config.clone(), sockets, restarting).await;
-                let (speaker, routes) = started.map_err(|error| error.to_string())?;
+                let (speaker, routes) = Speaker::start(config.clone(), sockets, restarting).await?;
                 write_marker(&self.restart_marker);
                 tracing::info!(asn = config.asn, router_id = %config.router_id, restarting, "BGP speaker started");
                 let started = std::time::SystemTime::now();
@@ -293,34 +313,38 @@ impl BgpTask {
     async fn install_batch(&mut self, batch: RouteChangeBatch) {
         let Some(bgp) = self.bgp.clone() else { return };
         let mut routes = Vec::with_capacity(batch.changes.len());
+        let mut complete = false;
         for change in batch.changes {
             match change {
-                RouteChange::Set(route) => {
-                    let (net, learnt) = (route.prefix, kernel_route(&bgp, &route));
-                    routes.push(PlanUpdate::Learnt(net, learnt.clone().filter(|_| bgp.install.wants(&net))));
-                    match learnt {
-                        Some(learnt) => self.best.insert(net, learnt),
-                        None => self.best.remove(&net),
+                RouteChange::Set(best) => {
+                    let destination = best.prefix;
+                    let route = kernel_route(&bgp, &best);
+                    match &route {
+                        Some(route) => self.best.insert(destination, route.clone()),
+                        None => self.best.remove(&destination),
                     };
+                    let route = route.filter(|_| bgp.install.wants(&destination));
+                    routes.push(LearntRoute { destination, route });
                 }
-                RouteChange::Gone(net) => {
-                    self.best.remove(&net);
-                    routes.push(PlanUpdate::Learnt(net, None));
+                RouteChange::Gone(destination) => {
+                    self.best.remove(&destination);
+                    routes.push(LearntRoute { destination, route: None });
                 }
-                RouteChange::Complete => routes.push(PlanUpdate::LearntComplete),
+                RouteChange::Complete => complete = true,
             }
         }
         // Fails only if the engine has ended, which ends the node.
-        let _ = self.learnt.send(RouteUpdates { routes, since: batch.since }).await;
+        let _ = self.learnt.send(RouteUpdates { routes, complete, since: batch.since }).await;
     }
 
     /// Sends all routes again, after the selection of routes for the kernel has changed.
     async fn resend_routes(&mut self, bgp: &BgpConfig) {
-        let wanted =
-            |net: &IpNet, learnt: &LearntRouteEntry| Some(learnt.clone()).filter(|_| bgp.install.wants(net));
-        let routes =
-            self.best.iter().map(|(net, learnt)| PlanUpdate::Learnt(*net, wanted(net, learnt))).collect();
-        let _ = self.learnt.send(RouteUpdates { routes, since: Instant::now() }).await;
+        let routes = self.best.iter().map(|(destination, route)| LearntRoute {
+            destination: *destination,
+            route: bgp.install.wants(destination).then(|| route.clone()),
+        });
+        let routes = routes.collect();
+        let _ = self.learnt.send(RouteUpdates { routes, complete: false, since: Instant::now() }).await;
     }
 
     /// Stops the speaker without a NOTIFICATION message, so that peers keep our routes for the restart time.
@@ -340,18 +364,20 @@ fn write_marker(restart_marker: &Path) {
 
 /// Returns the kernel route for a best route: our own blocks become blackhole routes, behind the more specific routes
 /// of workloads. Our other routes are already in the kernel.
-fn kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntRouteEntry> {
+fn kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntNextHops> {
     let metric = LOCAL_PREF_OF_METRIC_0.saturating_sub(route.attrs.local_pref());
     if route.local {
         let single = route.prefix.prefix_len() == route.prefix.max_prefix_len();
         let block = !single && bgp.export.blocks.contains_key(&route.prefix);
-        return block.then(|| LearntRouteEntry { next_hops: Vec::new(), metric });
+        return block.then(|| LearntNextHops { next_hops: Vec::new(), metric });
     }
-    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address.into()).collect();
-    Some(LearntRouteEntry { next_hops, metric })
+    let next_hops = route.next_hops.iter().map(|next_hop| next_hop.address).collect();
+    Some(LearntNextHops { next_hops, metric })
 }
 
-async fn next(running: &mut Option<(Speaker, RouteChangeStream, SpeakerConfig)>) -> Option<RouteChangeBatch> {
+async fn next_batch(
+    running: &mut Option<(Speaker, RouteChangeStream, SpeakerConfig)>,
+) -> Option<RouteChangeBatch> {
     match running {
         Some((_, routes, _)) => routes.next_batch().await,
         None => std::future::pending().await,

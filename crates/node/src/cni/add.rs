@@ -5,10 +5,10 @@ use super::chained::ChainedInterface;
 use super::gates;
 use super::identity::{self, CALICO_IPAM, ContainerIdentity};
 use super::ipam::store_failed;
+use super::pod_annotations::{AddressSource, PodNetworkAnnotations};
 use super::request::CniRequest;
 use super::result::{CniResult, ResultInterface, ResultIp};
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
-use super::wishes::{AddressSource, PodNetworkAnnotations};
 use super::workload::KubernetesPod;
 use crate::engine::{EngineRequestError, RequestRefusal};
 use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
@@ -20,7 +20,7 @@ use std::sync::PoisonError;
 use tortie_cni::{CniError, code};
 use tortie_dataplane::pod::{self, AttachRequest, AttachedInterface};
 use tortie_model::kinds::{
-    Action, EntityRule, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
+    Action, IPNAT, NodeSpec, Profile, ProfileSpec, Rule, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Kind, ObjectMeta, Resource, StoreKey, StoreValue};
 use tortie_store::StoreError;
@@ -70,11 +70,12 @@ impl CniService {
         let orchestrator = self.orchestrator(request).await?;
         self.refuse_wired(request).await?;
         let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
-        let wishes = workload.as_ref().map(|workload| workload.wishes.clone()).unwrap_or_default();
+        let pod_annotations =
+            workload.as_ref().map(|workload| workload.pod_annotations.clone()).unwrap_or_default();
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
         let chained = ChainedInterface::of(config, &request.ifname, &prefixes)?;
         let own_ipam = config.ipam.kind == CALICO_IPAM && chained.is_none();
-        let managed = own_ipam && !matches!(wishes.addresses, AddressSource::Unmanaged(_));
+        let managed = own_ipam && !matches!(pod_annotations.addresses, AddressSource::Unmanaged(_));
         let mut record = AttachmentRecord {
             id,
             phase: AttachmentPhase::Adding,
@@ -121,9 +122,12 @@ impl CniService {
             ))
         });
         let result = outcome.and_then(|(result, workload)| {
-            let (known, workload) = (Some(result.clone()), Some(workload));
-            let live =
-                AttachmentRecord { phase: AttachmentPhase::Live, result: known, workload, ..record.clone() };
+            let live = AttachmentRecord {
+                phase: AttachmentPhase::Live,
+                result: Some(result.clone()),
+                workload: Some(workload),
+                ..record.clone()
+            };
             self.write(&live, false).map(|()| result)
         });
         if result.is_err()
@@ -156,7 +160,7 @@ impl CniService {
         if request.config.previous.is_some() {
             return Ok(());
         }
-        let (netns, name) = (&request.netns, &request.ifname);
+        let CniRequest { netns, ifname: name, .. } = request;
         let is_there = pod::has_interface(Path::new(netns), name).await.map_err(kernel_failed)?;
         if !is_there {
             return Ok(());
@@ -174,15 +178,15 @@ impl CniService {
         workload: Option<KubernetesPod>,
     ) -> Result<(CniResult, serde_json::Value), CniError> {
         crate::failpoint::hit("add-journalled").await;
-        let (wishes, namespace_labels) = match &workload {
-            Some(workload) => (workload.wishes.clone(), workload.namespace_labels.clone()),
+        let (pod_annotations, namespace_labels) = match &workload {
+            Some(workload) => (workload.pod_annotations.clone(), workload.namespace_labels.clone()),
             None => Default::default(),
         };
         let addresses = match &record.delegate {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
             None => {
                 let request = CniRequest { namespace_labels, ..request.clone() };
-                self.assign_as_wished(request, &wishes).await?
+                self.assign_as_wished(request, &pod_annotations).await?
             }
         };
         crate::failpoint::hit("add-assigned").await;
@@ -190,7 +194,7 @@ impl CniService {
             Some(workload) => self.ensure_profiles(workload).await?,
             None => self.ensure_profile(request, identity).await?,
         };
-        let attach = self.attach_request(request, record, &addresses, wishes.mac)?;
+        let attach = self.attach_request(request, record, &addresses, pod_annotations.mac)?;
         let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -199,7 +203,7 @@ impl CniService {
         self.journal.announce(&AttachmentRecord { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
         let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
-        endpoint.spec.ip_nats = nats(&wishes.floating, &attach.addresses);
+        endpoint.spec.ip_nats = nats(&pod_annotations.floating, &attach.addresses);
         let workload = self.enforce(record, endpoint, profile).await?;
         Ok((result(request, record, &attach, &attached, mac, addresses), workload))
     }
@@ -218,7 +222,8 @@ impl CniService {
             None => self.ensure_profile(request, identity).await?,
         };
         self.journal.announce(&AttachmentRecord { result: Some(chained.result.clone()), ..record.clone() });
-        let floating = workload.as_ref().map(|workload| workload.wishes.floating.clone()).unwrap_or_default();
+        let floating =
+            workload.as_ref().map(|workload| workload.pod_annotations.floating.clone()).unwrap_or_default();
         let described = workload.map(|workload| workload.endpoint);
         let addresses = chained.addresses();
         let mut endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
@@ -234,7 +239,8 @@ impl CniService {
         endpoint: WorkloadEndpoint,
         profile: Option<String>,
     ) -> Result<serde_json::Value, CniError> {
-        let (networks, nats) = (endpoint.spec.ip_networks.clone(), endpoint.spec.ip_nats.clone());
+        let networks = endpoint.spec.ip_networks.clone();
+        let nats = endpoint.spec.ip_nats.clone();
         let (key, stored) = self.write_endpoint(endpoint).await?;
         let stored = as_wired(stored, networks, nats, &record.id.container_id);
         crate::failpoint::hit("add-stored").await;
@@ -249,16 +255,16 @@ impl CniService {
     async fn assign_as_wished(
         &self,
         mut request: CniRequest,
-        wishes: &PodNetworkAnnotations,
+        pod_annotations: &PodNetworkAnnotations,
     ) -> Result<CniResult, CniError> {
-        wishes.apply(&mut request.config);
-        let listed = match &wishes.addresses {
+        pod_annotations.apply(&mut request.config);
+        let listed = match &pod_annotations.addresses {
             AddressSource::Any => return self.assign(&request, None).await,
             AddressSource::Unmanaged(listed) | AddressSource::Exactly(listed) => listed,
         };
         let mut result = CniResult::default();
         for address in listed {
-            if matches!(wishes.addresses, AddressSource::Exactly(_)) {
+            if matches!(pod_annotations.addresses, AddressSource::Exactly(_)) {
                 request.args.ip = Some(address.to_string());
                 self.assign(&request, None).await?;
             }
@@ -367,7 +373,8 @@ impl CniService {
 
     /// Creates the endpoint, or replaces that of the pod's previous sandbox.
     async fn write_endpoint(&self, endpoint: WorkloadEndpoint) -> Result<(StoreKey, Resource), CniError> {
-        let (namespace, name) = (endpoint.metadata.namespace.clone(), endpoint.metadata.name.clone());
+        let namespace = endpoint.metadata.namespace.clone();
+        let name = endpoint.metadata.name.clone();
         let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
         let mut last = None;
         for _ in 0..MAX_ENDPOINT_WRITE_ATTEMPTS {
@@ -417,12 +424,14 @@ impl CniService {
         if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
             return Ok(Some(name.clone()));
         }
-        let allow = |source: EntityRule| Rule { action: Action::Allow, source, ..Rule::default() };
-        let same = EntityRule { selector: format!("has({network})"), ..EntityRule::default() };
-        let source = if identity.orchestrator == "k8s" { EntityRule::default() } else { same };
+        let allow = Rule { action: Action::Allow, ..Rule::default() };
+        let mut ingress = allow.clone();
+        if identity.orchestrator != "k8s" {
+            ingress.source.selector = format!("has({network})");
+        }
         let spec = ProfileSpec {
-            ingress: vec![allow(source)],
-            egress: vec![allow(EntityRule::default())],
+            ingress: vec![ingress],
+            egress: vec![allow],
             labels_to_apply: BTreeMap::from([(network.clone(), String::new())]),
         };
         let meta = ObjectMeta { name: name.clone(), ..ObjectMeta::default() };
@@ -438,12 +447,12 @@ impl CniService {
     /// Transfers the interface and the endpoint from the pod's previous sandbox to the new one. The previous sandbox
     /// keeps only its address.
     fn take_over(&self, record: &AttachmentRecord) -> Result<(), CniError> {
-        let same = |other: &AttachmentRecord| {
+        let old = self.journal.find(|other| {
             other.id != record.id
                 && (other.endpoint.is_some() && other.endpoint == record.endpoint
                     || other.host_interface == record.host_interface)
-        };
-        if let Some(old) = self.journal.find(same) {
+        });
+        if let Some(old) = old {
             let old = AttachmentRecord { host_interface: String::new(), endpoint: None, ..old };
             self.write(&old, true)?;
         }
@@ -474,10 +483,10 @@ impl CniService {
             let given = &request.config.kubernetes.node_name;
             let node = if given.is_empty() { &self.node } else { given };
             let cidrs = orchestrator.pod_cidrs(node).await.map_err(store_failed)?;
-            return match cidrs.is_empty() {
-                true => Err(CniError::new(code::FAILED, format!("no podCidr for node {node}"))),
-                false => Ok(cidrs),
-            };
+            if cidrs.is_empty() {
+                return Err(CniError::new(code::FAILED, format!("no podCidr for node {node}")));
+            }
+            return Ok(cidrs);
         }
         let node = self.resources.get_as::<NodeSpec>("", &self.node).await.map_err(store_failed)?;
         Ok(node.status.pod_cidrs)
@@ -517,11 +526,11 @@ fn on_interface(endpoint: Resource, interface: &str) -> Resource {
 
 /// Maps each floating address to the pod's address of the same family, if there is one.
 fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
-    let pair = |external: &IpAddr| {
+    let pairs = floating.iter().filter_map(|external| {
         let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
         Some(IPNAT { internal_ip: internal.to_string(), external_ip: external.to_string() })
-    };
-    floating.iter().filter_map(pair).collect()
+    });
+    pairs.collect()
 }
 
 fn result(

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::PoisonError;
+use tortie_cni::CniError;
 use tortie_dataplane::pod::{self, DiscoveredPod, PodSearch};
 use tortie_model::ipam::AllocationAttribute;
 use tortie_model::kinds::WorkloadEndpoint;
@@ -74,13 +75,13 @@ impl CniService {
         let searches: Vec<PodSearch> = candidates.iter().map(|(_, endpoint)| search(endpoint)).collect();
         let pods = pod::discover(&self.host, &searches).await?;
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
-        let (mut wired, mut rejected) = (Vec::new(), Vec::new());
+        let mut wired = Vec::new();
+        let mut rejected = Vec::new();
         for (index, ((key, endpoint), pod)) in candidates.into_iter().zip(pods).enumerate() {
             let Some(pod) = pod else { continue };
             let search = &searches[index];
-            let is_rival = |other: &PodSearch| other.host_interface == search.host_interface;
-            let is_ambiguous =
-                pod.netns.is_none() && searches.iter().filter(|other| is_rival(other)).count() > 1;
+            let rivals = searches.iter().filter(|other| other.host_interface == search.host_interface);
+            let is_ambiguous = pod.netns.is_none() && rivals.count() > 1;
             match check(&endpoint, search, &prefixes) {
                 Ok(()) if is_ambiguous => {
                     rejected.push(format!("{key}: another endpoint has the same interface"))
@@ -91,10 +92,10 @@ impl CniService {
         }
         let addresses: Vec<IpAddr> =
             wired.iter().flat_map(|(_, _, search, _)| search.addresses.iter().copied()).collect();
-        let allocations = match addresses.is_empty() {
-            true => BTreeMap::new(),
-            false => self.allocator.records_of(&addresses).await?,
-        };
+        let mut allocations = BTreeMap::new();
+        if !addresses.is_empty() {
+            allocations = self.allocator.records_of(&addresses).await?;
+        }
         for (key, endpoint, search, pod) in wired {
             let has_host_mac = pod.has_host_mac;
             let record = adopted_record(endpoint, search, pod, &allocations);
@@ -112,13 +113,13 @@ impl CniService {
         let _lock = self.lock(&container).await;
         {
             let _alone = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_taken = |other: &AttachmentRecord| {
+            let existing = self.journal.find(|other| {
                 other.id == record.id
                     || other.endpoint == record.endpoint
                     || other.host_interface == record.host_interface
-            };
+            });
             // A request of the runtime was handled first and has better data.
-            if self.journal.find(is_taken).is_some() {
+            if existing.is_some() {
                 return Ok(());
             }
             self.journal.announce(&record);
@@ -152,21 +153,35 @@ fn search(endpoint: &WorkloadEndpoint) -> PodSearch {
 
 /// Validates the values of an endpoint. They become names of files and of interfaces that a DEL removes, and any
 /// client that may write endpoints can choose them.
-fn check(endpoint: &WorkloadEndpoint, search: &PodSearch, prefixes: &[String]) -> Result<(), String> {
+fn check(
+    endpoint: &WorkloadEndpoint,
+    search: &PodSearch,
+    prefixes: &[String],
+) -> Result<(), InvalidEndpoint> {
     let spec = &endpoint.spec;
-    check_container_id(&spec.container_id).map_err(|error| format!("containerID: {error}"))?;
-    check_interface(&spec.endpoint).map_err(|error| format!("endpoint: {error}"))?;
+    check_container_id(&spec.container_id).map_err(InvalidEndpoint::ContainerId)?;
+    check_interface(&spec.endpoint).map_err(InvalidEndpoint::Endpoint)?;
     if !prefixes.iter().any(|prefix| spec.interface_name.starts_with(prefix.as_str())) {
-        return Err(format!(
-            "interfaceName {} does not begin with {}",
-            spec.interface_name,
-            prefixes.join(" or ")
-        ));
+        let name = spec.interface_name.clone();
+        return Err(InvalidEndpoint::InterfaceName { name, prefixes: prefixes.to_vec() });
     }
     if search.addresses.len() != spec.ip_networks.len() {
-        return Err(format!("ipNetworks {:?} are not addresses", spec.ip_networks));
+        return Err(InvalidEndpoint::Addresses(spec.ip_networks.clone()));
     }
     Ok(())
+}
+
+/// Why an endpoint cannot be adopted.
+#[derive(Debug, thiserror::Error)]
+enum InvalidEndpoint {
+    #[error("containerID: {0}")]
+    ContainerId(CniError),
+    #[error("endpoint: {0}")]
+    Endpoint(CniError),
+    #[error("interfaceName {name} does not begin with {}", prefixes.join(" or "))]
+    InterfaceName { name: String, prefixes: Vec<String> },
+    #[error("ipNetworks {0:?} are not addresses")]
+    Addresses(Vec<String>),
 }
 
 fn adopted_record(

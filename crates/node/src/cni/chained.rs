@@ -2,7 +2,7 @@
 //! policy on it. Addresses, routes and the interface itself remain under the control of the other plugin.
 
 use super::config::NetworkConfig;
-use super::result::{CniResult, ResultInterface};
+use super::result::CniResult;
 use std::net::IpAddr;
 use tortie_cni::{CniError, code};
 
@@ -25,17 +25,15 @@ impl ChainedInterface {
         prefixes: &[String],
     ) -> Result<Option<ChainedInterface>, CniError> {
         let Some(previous) = &config.previous else { return Ok(None) };
-        let wrong =
-            |reason: String| CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason);
-        let result = CniResult::read(previous).map_err(wrong)?;
-        let is_outside =
-            |interface: &&ResultInterface| interface.sandbox.is_empty() && !interface.name.is_empty();
+        let result = CniResult::read(previous).map_err(|error| unusable(error.to_string()))?;
         // The bridge plugin lists the bridge before its port.
-        let Some(outside) = result.interfaces.iter().rfind(is_outside) else {
-            return Err(wrong("it names no interface of the host".to_owned()));
+        let mut interfaces = result.interfaces.iter().rev();
+        let outside = interfaces.find(|interface| interface.sandbox.is_empty() && !interface.name.is_empty());
+        let Some(outside) = outside else {
+            return Err(unusable("it names no interface of the host".to_owned()));
         };
         if !prefixes.iter().any(|prefix| outside.name.starts_with(prefix.as_str())) {
-            return Err(wrong(format!(
+            return Err(unusable(format!(
                 "policy is enforced on interfaces that begin with {}, which {} does not: set interfacePrefix \
                  (FELIX_INTERFACEPREFIX)",
                 prefixes.join(" or "),
@@ -43,7 +41,7 @@ impl ChainedInterface {
             )));
         }
         if result.ips.is_empty() {
-            return Err(wrong("the container has no address".to_owned()));
+            return Err(unusable("the container has no address".to_owned()));
         }
         let inside = result.interfaces.iter().find(|interface| interface.name == ifname);
         let mac = inside.map(|interface| interface.mac.clone()).unwrap_or_default();
@@ -54,6 +52,10 @@ impl ChainedInterface {
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.result.ips.iter().map(|ip| ip.address.addr()).collect()
     }
+}
+
+fn unusable(reason: String) -> CniError {
+    CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason)
 }
 
 #[cfg(test)]
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ptp_and_bridge_say_names_the_host_s_end() {
+    fn results_of_ptp_and_bridge_name_the_interface() {
         let ptp = json!({"cniVersion": "1.0.0", "dns": {},
             "interfaces": [{"name": "veth1a2b", "mac": "aa:00:00:00:00:01"},
                 {"name": "eth0", "mac": "aa:00:00:00:00:02", "sandbox": "/run/netns/x"}],
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_policy_cannot_be_enforced_on_is_refused_by_name() {
+    fn interfaces_without_policy_are_refused_by_name() {
         for (previous, reason) in [
             (
                 json!({"interfaces": [{"name": "eth0", "sandbox": "/x"}], "ips": [{"address": "10.0.0.2/24"}]}),

@@ -22,12 +22,10 @@ impl CniService {
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
         };
         let wrong = self.differences(request, &record).await;
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => {
-                Err(CniError::new(code::FAILED, "the attachment is not as it was").with(wrong.join("; ")))
-            }
+        if wrong.is_empty() {
+            return Ok(());
         }
+        Err(CniError::new(code::FAILED, "the attachment is not as it was").with(wrong.join("; ")))
     }
 
     /// Returns whether a repeated ADD can be answered with the previous result.
@@ -50,7 +48,7 @@ impl CniService {
             match CniResult::read(previous) {
                 Ok(previous) if addresses(&previous) == addresses(result) => {}
                 Ok(_) => wrong.push("prevResult has other addresses than were given".to_owned()),
-                Err(reason) => wrong.push(format!("prevResult: {reason}")),
+                Err(error) => wrong.push(format!("prevResult: {error}")),
             }
         }
         let joined = record.joined(&request.config.name, &request.ifname);

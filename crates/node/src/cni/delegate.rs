@@ -22,7 +22,7 @@ impl DelegatedIpam {
         if request.config.ipam.kind == "host-local"
             && let Some(Value::Object(ipam)) = config.get_mut("ipam")
         {
-            fill_in(ipam, pod_cidrs)?;
+            fill_pod_cidrs(ipam, pod_cidrs)?;
         }
         Ok(DelegatedIpam {
             plugin: request.config.ipam.kind.clone(),
@@ -40,11 +40,8 @@ impl DelegatedIpam {
 
     pub async fn add(&self, id: &AttachmentId, netns: &str) -> Result<CniResult, CniError> {
         let text = self.run("ADD", id, netns).await?;
-        let bad = |reason: String| {
-            CniError::new(code::DECODE, format!("IPAM plugin {}: bad result: {reason}", self.plugin))
-        };
-        let value: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-        let result = CniResult::read(&value).map_err(bad)?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| self.bad_result(&error))?;
+        let result = CniResult::read(&value).map_err(|error| self.bad_result(&error))?;
         if result.ips.is_empty() {
             return Err(CniError::new(code::FAILED, "IPAM plugin returned missing IP config"));
         }
@@ -53,6 +50,10 @@ impl DelegatedIpam {
 
     pub async fn del(&self, id: &AttachmentId, netns: &str) -> Result<(), CniError> {
         self.run("DEL", id, netns).await.map(|_| ())
+    }
+
+    fn bad_result(&self, reason: &dyn std::error::Error) -> CniError {
+        CniError::new(code::DECODE, format!("IPAM plugin {}: bad result: {reason}", self.plugin))
     }
 
     async fn run(&self, command: &str, id: &AttachmentId, netns: &str) -> Result<String, CniError> {
@@ -73,7 +74,8 @@ impl DelegatedIpam {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| failed(error.to_string()))?;
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
         let talk = async {
             if let Some(mut stdin) = stdin {
                 // A plugin that fails early may not read its whole input. Its output contains the reason.
@@ -95,9 +97,11 @@ impl DelegatedIpam {
         // The plugin's error is returned unchanged, because its code determines how the runtime reacts.
         let error: Value = serde_json::from_str(&text).unwrap_or_default();
         let number = error.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
-        let said = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
         match number {
-            Some(code) => Err(CniError::new(code, said("msg")).with(said("details"))),
+            Some(code) => {
+                let message = error["msg"].as_str().unwrap_or_default();
+                Err(CniError::new(code, message).with(error["details"].as_str().unwrap_or_default()))
+            }
             None => Err(failed(format!("{status}: {}", text.trim()))),
         }
     }
@@ -124,28 +128,27 @@ fn arguments(given: &str) -> String {
 }
 
 /// Replaces `usePodCidr` and `usePodCidrIPv6` in the configuration by the pod CIDRs of the node.
-fn fill_in(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
-    let net = |v6: bool| pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6);
-    let fill = |object: &mut Map<String, Value>| -> Result<(), CniError> {
-        let wanted = object.get("subnet").and_then(Value::as_str).unwrap_or_default().to_lowercase();
-        let v6 = match wanted.as_str() {
-            "usepodcidr" => false,
-            "usepodcidripv6" => true,
-            _ => return Ok(()),
-        };
-        let (word, family) = if v6 { ("usePodCidrIPv6", "IPv6") } else { ("usePodCidr", "IPv4") };
-        let cidr = net(v6).ok_or_else(|| {
-            CniError::new(code::FAILED, format!("{word} found but there is no {family} CIDR configured"))
-        })?;
-        object.insert("subnet".to_owned(), json!(cidr));
-        Ok(())
-    };
-    fill(ipam)?;
+fn fill_pod_cidrs(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
+    fill_subnet(ipam, pod_cidrs)?;
     for range in ipam.get_mut("ranges").and_then(Value::as_array_mut).into_iter().flatten() {
         for part in range.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-            fill(part)?;
+            fill_subnet(part, pod_cidrs)?;
         }
     }
+    Ok(())
+}
+
+fn fill_subnet(object: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
+    let subnet = object.get("subnet").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+    let (word, family, v6) = match subnet.as_str() {
+        "usepodcidr" => ("usePodCidr", "IPv4", false),
+        "usepodcidripv6" => ("usePodCidrIPv6", "IPv6", true),
+        _ => return Ok(()),
+    };
+    let cidr = pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6).ok_or_else(|| {
+        CniError::new(code::FAILED, format!("{word} found but there is no {family} CIDR configured"))
+    })?;
+    object.insert("subnet".to_owned(), json!(cidr));
     Ok(())
 }
 
@@ -164,12 +167,12 @@ mod tests {
         let ipam = json!({"subnet": "usePodCidr", "ranges": [[{"subnet": "usePodCidrIPv6"}], [{"subnet": "10.9.0.0/24"}]]});
         let Value::Object(mut ipam) = ipam else { unreachable!() };
         let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];
-        fill_in(&mut ipam, &cidrs).unwrap();
+        fill_pod_cidrs(&mut ipam, &cidrs).unwrap();
         assert_eq!(ipam["subnet"], "10.1.0.0/24");
         assert_eq!(ipam["ranges"], json!([[{"subnet": "fd00::/64"}], [{"subnet": "10.9.0.0/24"}]]));
         ipam.insert("subnet".into(), json!("USEPODCIDR"));
         assert_eq!(
-            fill_in(&mut ipam, &[]).unwrap_err().message,
+            fill_pod_cidrs(&mut ipam, &[]).unwrap_err().message,
             "usePodCidr found but there is no IPv4 CIDR configured"
         );
     }

@@ -33,18 +33,31 @@ pub async fn pass(urls: &[String]) -> Result<(), CniError> {
     let deadline = Instant::now() + READINESS_GATES_TIMEOUT;
     for url in urls {
         let gate = ReadinessGate::parse(url)?;
-        while let Err(reason) =
-            timeout(GATE_RESPONSE_TIMEOUT, gate.ask()).await.unwrap_or(Err("no answer".to_owned()))
+        while let Err(error) =
+            timeout(GATE_RESPONSE_TIMEOUT, gate.ask()).await.unwrap_or(Err(GateError::NoResponse))
         {
             if Instant::now() > deadline {
                 let message =
                     format!("readiness gate {url} is not open after {} s", READINESS_GATES_TIMEOUT.as_secs());
-                return Err(CniError::new(code::TRY_AGAIN, message).with(reason));
+                return Err(CniError::new(code::TRY_AGAIN, message).with(error.to_string()));
             }
             sleep(GATE_RETRY_DELAY).await;
         }
     }
     Ok(())
+}
+
+/// Why a gate is not open.
+#[derive(Debug, thiserror::Error)]
+enum GateError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error("no answer")]
+    NoResponse,
+    #[error("it answers {0}")]
+    Status(u16),
+    #[error("it answers {0:?}")]
+    Response(String),
 }
 
 impl ReadinessGate {
@@ -67,21 +80,20 @@ impl ReadinessGate {
         Ok(ReadinessGate { authority: authority.to_owned(), address, path: format!("/{path}") })
     }
 
-    /// Sends one request. Returns the reason if the response is not successful.
-    async fn ask(&self) -> Result<(), String> {
-        let failed = |error: std::io::Error| error.to_string();
-        let mut stream = TcpStream::connect(&self.address).await.map_err(failed)?;
+    /// Sends one request, to which the response must be successful.
+    async fn ask(&self) -> Result<(), GateError> {
+        let mut stream = TcpStream::connect(&self.address).await?;
         let ReadinessGate { authority, path, .. } = self;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.map_err(failed)?;
+        stream.write_all(request.as_bytes()).await?;
         let mut line = [0; STATUS_LINE_BYTES];
-        stream.read_exact(&mut line).await.map_err(failed)?;
+        stream.read_exact(&mut line).await?;
         let line = String::from_utf8_lossy(&line).into_owned();
         let status = line.split_once(' ').and_then(|(_, status)| status.parse::<u16>().ok());
         match status {
             Some(200..400) => Ok(()),
-            Some(status) => Err(format!("it answers {status}")),
-            None => Err(format!("it answers {line:?}")),
+            Some(status) => Err(GateError::Status(status)),
+            None => Err(GateError::Response(line)),
         }
     }
 }

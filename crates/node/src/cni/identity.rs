@@ -27,8 +27,8 @@ impl ContainerIdentity {
         labels.extend(request.config.tortie_labels.clone());
         let args = &request.args;
         if !args.pod_namespace.is_empty() && !args.pod_name.is_empty() {
-            let (namespace, pod) = (args.pod_namespace.clone(), args.pod_name.clone());
-            return ContainerIdentity { orchestrator: "k8s", namespace, pod, labels };
+            let namespace = args.pod_namespace.clone();
+            return ContainerIdentity { orchestrator: "k8s", namespace, pod: args.pod_name.clone(), labels };
         }
         let namespace = labels.get(NAMESPACE_LABEL).cloned().unwrap_or_else(|| "default".to_owned());
         ContainerIdentity { orchestrator: "cni", namespace, pod: String::new(), labels }
@@ -55,8 +55,10 @@ pub fn profile_name(network: &str) -> String {
     if tortie_model::names::check_name(tortie_model::Kind::Profile, network).is_ok() {
         return network.to_owned();
     }
-    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
-    let words: String = network.chars().take(MAX_NETWORK_NAME_CHARS).map(fit).collect();
+    let words = network.chars().take(MAX_NETWORK_NAME_CHARS);
+    let words: String = words
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
+        .collect();
     let words: Vec<&str> = words.split(['.', '-']).filter(|word| !word.is_empty()).collect();
     let hash = hashed("", network);
     [&words[..], &[hash.as_str()]].concat().join("-")
@@ -88,8 +90,7 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
         .and_then(Value::as_array);
     let mut labels = BTreeMap::new();
     for label in listed.into_iter().flatten() {
-        let text = |key: &str| label.get(key).and_then(Value::as_str);
-        if let (Some(key), Some(value)) = (text("key"), text("value")) {
+        if let (Some(key), Some(value)) = (label["key"].as_str(), label["value"].as_str()) {
             labels.insert(key.to_owned(), sanitised(value));
         }
     }
@@ -101,19 +102,12 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
 fn sanitised(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
-    let flush = |run: &mut String, out: &mut String| {
-        if run.contains('.') {
-            out.push('.');
-        } else {
-            out.push_str(run);
-        }
-        run.clear();
-    };
     let mut invalid = false;
     for c in text.chars() {
         let mapped = if c == '/' { '.' } else { c };
         if mapped.is_ascii_alphanumeric() || mapped == '_' {
-            flush(&mut run, &mut out);
+            out.push_str(if run.contains('.') { "." } else { &run });
+            run.clear();
             out.push(mapped);
             invalid = false;
         } else if mapped == '.' || mapped == '-' {
@@ -124,7 +118,6 @@ fn sanitised(text: &str) -> String {
             invalid = true;
         }
     }
-    flush(&mut run, &mut out);
     out.trim_matches(['.', '-', '_']).to_owned()
 }
 

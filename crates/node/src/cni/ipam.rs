@@ -43,9 +43,8 @@ impl CniService {
             return Ok(result(&[address]));
         }
         let ipam = &request.config.ipam;
-        let is = |flag: &Option<String>, word: &str| flag.as_deref() == Some(word);
-        let v4 = u32::from(!is(&ipam.assign_ipv4, "false"));
-        let v6 = u32::from(is(&ipam.assign_ipv6, "true"));
+        let v4 = u32::from(ipam.assign_ipv4.as_deref() != Some("false"));
+        let v6 = u32::from(ipam.assign_ipv6.as_deref() == Some("true"));
         let mut wanted = tortie_ipam::AssignRequest::new(holder, v4, v6);
         wanted.v4_pools = self.pools(&ipam.ipv4_pools, true).await?;
         wanted.v6_pools = self.pools(&ipam.ipv6_pools, false).await?;

@@ -9,8 +9,8 @@ use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
 use super::request::CniRequest;
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS, REQUEST_TIMEOUT};
+use crate::attachment_reclaimer;
 use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord, JoinedNetwork};
-use crate::reclaim;
 use tortie_cni::{CniError, code};
 use tortie_model::kinds::WorkloadEndpointSpec;
 use tortie_model::{Resource, StoreValue};
@@ -48,10 +48,9 @@ impl CniService {
 
     /// Returns the attachment that a further network of a container shares.
     pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<AttachmentRecord> {
-        let shares = |record: &AttachmentRecord| {
+        self.journal.find(|record| {
             record.id.container_id == id.container_id && record.joined(network, &id.ifname).is_some()
-        };
-        self.journal.find(shares)
+        })
     }
 
     /// Returns whether the attachment belongs to another network than the request.
@@ -69,7 +68,8 @@ impl CniService {
         identity: &ContainerIdentity,
         mut record: AttachmentRecord,
     ) -> Result<AddOutcome, CniError> {
-        let (network, ifname) = (&request.config.name, &request.ifname);
+        let network = &request.config.name;
+        let ifname = &request.ifname;
         let result = record.result.clone();
         let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
         let live = record.joined(network, ifname).is_some_and(|joined| joined.phase == AttachmentPhase::Live);
@@ -96,14 +96,16 @@ impl CniService {
         });
         self.write(&record, true)?;
         crate::failpoint::hit("join-journalled").await;
-        let add = |profiles: &mut Vec<String>| {
-            if !profiles.contains(&profile) {
-                profiles.push(profile.clone());
-            }
-        };
-        let programmed =
-            tokio::time::timeout(REQUEST_TIMEOUT, self.change_profiles(&record, add, awaited)).await;
-        let outcome = programmed.unwrap_or_else(|_| {
+        let programming = self.change_profiles(
+            &record,
+            |profiles| {
+                if !profiles.contains(&profile) {
+                    profiles.push(profile.clone());
+                }
+            },
+            awaited,
+        );
+        let outcome = tokio::time::timeout(REQUEST_TIMEOUT, programming).await.unwrap_or_else(|_| {
             Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
         });
         let outcome = outcome.and_then(|workload| {
@@ -141,8 +143,12 @@ impl CniService {
             .retain(|other| *other != JoinedNetwork { phase: AttachmentPhase::Removing, ..joined.clone() });
         let is_shared = record.joined.iter().any(|other| other.profile == joined.profile);
         if record.endpoint.is_some() && !joined.had_profile && !is_shared {
-            let remove = |profiles: &mut Vec<String>| profiles.retain(|profile| *profile != joined.profile);
-            record.workload = Some(self.change_profiles(&record, remove, None).await?);
+            let removed = self.change_profiles(
+                &record,
+                |profiles| profiles.retain(|profile| *profile != joined.profile),
+                None,
+            );
+            record.workload = Some(removed.await?);
         }
         self.write(&record, false)
     }
@@ -170,7 +176,7 @@ impl CniService {
         match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
             Ok(endpoint) => Ok(endpoint.spec.profiles),
             Err(StoreError::DoesNotExist { .. }) => {
-                let known = reclaim::endpoint_of(record, &self.node);
+                let known = attachment_reclaimer::endpoint_of(record, &self.node);
                 Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
             }
             Err(error) => Err(store_failed(error)),
@@ -192,14 +198,16 @@ impl CniService {
                 Ok(mut endpoint) => {
                     let before = endpoint.spec.profiles.clone();
                     change(&mut endpoint.spec.profiles);
-                    match endpoint.spec.profiles == before {
-                        true => Ok(Resource::from(endpoint)),
-                        false => self.resources.update(endpoint.into()).await,
+                    if endpoint.spec.profiles == before {
+                        Ok(Resource::from(endpoint))
+                    } else {
+                        self.resources.update(endpoint.into()).await
                     }
                 }
                 // The container is live, so an endpoint that the datastore lost is written again.
                 Err(StoreError::DoesNotExist { .. }) => {
-                    let mut endpoint = reclaim::endpoint_of(record, &self.node).ok_or_else(lost)?;
+                    let mut endpoint =
+                        attachment_reclaimer::endpoint_of(record, &self.node).ok_or_else(lost)?;
                     change(&mut endpoint.spec.profiles);
                     self.resources.create(endpoint.into()).await
                 }

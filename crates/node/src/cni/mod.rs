@@ -1,6 +1,6 @@
 //! The CNI server of the daemon, which handles the requests that the plugins pass on.
 //!
-//! `request` and `config` parse requests, `result` renders results, and `identity` derives names. `wishes` and
+//! `request` and `config` parse requests, `result` renders results, and `identity` derives names. `pod_annotations` and
 //! `workload` read the pod and its annotations from Kubernetes, `join` handles further networks of a container,
 //! `service` dispatches the commands, and `server` listens on the socket.
 
@@ -14,12 +14,12 @@ mod gates;
 mod identity;
 mod ipam;
 mod join;
+mod pod_annotations;
 mod request;
 mod result;
 mod server;
 mod service;
 mod undo;
-mod wishes;
 mod workload;
 
 #[doc(hidden)]

@@ -79,9 +79,8 @@ impl CniRequest {
     pub fn parse(text: &[u8]) -> Result<CniRequest, CniError> {
         let wire: RequestJson = serde_json::from_slice(text)
             .map_err(|e| CniError::new(code::DECODE, "failed to decode the request").with(e.to_string()))?;
-        let bad = |message: String| CniError::new(code::ENVIRONMENT, message);
         let plugin = CniPlugin::from_name(&wire.plugin)
-            .ok_or_else(|| bad(format!("unknown plugin {:?}", wire.plugin)))?;
+            .ok_or_else(|| environment_error(format!("unknown plugin {:?}", wire.plugin)))?;
         let command = match wire.command.as_str() {
             "ADD" => CniCommand::Add,
             "DEL" => CniCommand::Del,
@@ -89,7 +88,7 @@ impl CniRequest {
             "GC" => CniCommand::Gc,
             "STATUS" => CniCommand::Status,
             "TEST" => CniCommand::Test,
-            other => return Err(bad(format!("unknown CNI_COMMAND: {other}"))),
+            other => return Err(environment_error(format!("unknown CNI_COMMAND: {other}"))),
         };
         let variable = |name: &str| wire.env.get(name).cloned().unwrap_or_default();
         let needed: &[&str] = match command {
@@ -102,22 +101,23 @@ impl CniRequest {
         };
         let missing: Vec<&str> = needed.iter().copied().filter(|name| variable(name).is_empty()).collect();
         if !missing.is_empty() {
-            return Err(bad(format!("required env variables [{}] missing", missing.join(","))));
+            return Err(environment_error(format!("required env variables [{}] missing", missing.join(","))));
         }
-        let (container_id, ifname) = (variable("CNI_CONTAINERID"), variable("CNI_IFNAME"));
+        let container_id = variable("CNI_CONTAINERID");
+        let ifname = variable("CNI_IFNAME");
         if matches!(command, CniCommand::Add | CniCommand::Check | CniCommand::Del) {
             check_container_id(&container_id)?;
             check_interface(&ifname)?;
         }
         let (config, whole_config) = NetworkConfig::parse(&wire.config)?;
-        let refused = |what: &str| {
-            Err(CniError::new(code::INCOMPATIBLE_VERSION, format!("config version does not allow {what}")))
+        let minimum_version = match command {
+            CniCommand::Check => Some("0.4.0"),
+            CniCommand::Gc | CniCommand::Status => Some("1.1.0"),
+            CniCommand::Add | CniCommand::Del | CniCommand::Test => None,
         };
-        match command {
-            CniCommand::Check if !config.is_at_least("0.4.0") => return refused("CHECK"),
-            CniCommand::Gc if !config.is_at_least("1.1.0") => return refused("GC"),
-            CniCommand::Status if !config.is_at_least("1.1.0") => return refused("STATUS"),
-            _ => {}
+        if minimum_version.is_some_and(|minimum| !config.is_at_least(minimum)) {
+            let message = format!("config version does not allow {}", wire.command);
+            return Err(CniError::new(code::INCOMPATIBLE_VERSION, message));
         }
         let overridden = matches!(variable("CNI_NETNS_OVERRIDE").as_str(), "TRUE" | "true" | "1");
         if wire.own_netns && !overridden && matches!(command, CniCommand::Add | CniCommand::Del) {
@@ -149,22 +149,26 @@ pub(super) fn check_container_id(id: &str) -> Result<(), CniError> {
     let fits = id.len() <= 200
         && id.starts_with(|c: char| c.is_ascii_alphanumeric())
         && id.bytes().all(|c| c.is_ascii_alphanumeric() || b"_.-".contains(&c));
-    match fits {
-        true => Ok(()),
-        false => Err(CniError::new(code::ENVIRONMENT, "invalid characters in containerID").with(id)),
+    if fits {
+        return Ok(());
     }
+    Err(CniError::new(code::ENVIRONMENT, "invalid characters in containerID").with(id))
+}
+
+fn environment_error(message: String) -> CniError {
+    CniError::new(code::ENVIRONMENT, message)
 }
 
 pub(super) fn check_interface(name: &str) -> Result<(), CniError> {
-    let wrong = |message: &str| Err(CniError::new(code::ENVIRONMENT, message).with(name));
-    match name {
-        "." | ".." => wrong("interface name is . or .."),
-        _ if name.len() > 15 => wrong("interface name is too long"),
+    let message = match name {
+        "." | ".." => "interface name is . or ..",
+        _ if name.len() > 15 => "interface name is too long",
         _ if name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) => {
-            wrong("interface name contains / or : or whitespace characters")
+            "interface name contains / or : or whitespace characters"
         }
-        _ => Ok(()),
-    }
+        _ => return Ok(()),
+    };
+    Err(CniError::new(code::ENVIRONMENT, message).with(name))
 }
 
 #[cfg(test)]

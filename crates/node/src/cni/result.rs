@@ -37,7 +37,7 @@ pub struct ResultRoute {
 
 impl CniResult {
     /// Parses a result of any version.
-    pub fn read(value: &Value) -> Result<CniResult, String> {
+    pub fn read(value: &Value) -> Result<CniResult, ResultFormatError> {
         let mut result = CniResult::default();
         if let Some(dns) = value.get("dns").and_then(Value::as_object) {
             result.dns = dns.clone();
@@ -52,7 +52,7 @@ impl CniResult {
         }
         result.read_routes(value)?;
         for interface in value.get("interfaces").and_then(Value::as_array).into_iter().flatten() {
-            let text = |key: &str| interface.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let text = |key| interface.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let mtu = interface.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
             result.interfaces.push(ResultInterface {
                 name: text("name"),
@@ -64,10 +64,9 @@ impl CniResult {
         Ok(result)
     }
 
-    fn read_routes(&mut self, value: &Value) -> Result<(), String> {
+    fn read_routes(&mut self, value: &Value) -> Result<(), ResultFormatError> {
         for route in value.get("routes").and_then(Value::as_array).into_iter().flatten() {
-            let dst = route.get("dst").and_then(Value::as_str).unwrap_or_default();
-            let dst = dst.parse().map_err(|_| format!("route {dst:?} is not a CIDR"))?;
+            let dst = parse_cidr(route, "dst", "route")?;
             let gateway = route.get("gw").and_then(Value::as_str).and_then(|gw| gw.parse().ok());
             self.routes.push(ResultRoute { dst, gateway });
         }
@@ -134,9 +133,21 @@ impl CniResult {
     }
 }
 
-fn read_ip(value: &Value, key: &str) -> Result<ResultIp, String> {
+/// A value of a result that is not a CIDR.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {text:?} is not a CIDR")]
+pub struct ResultFormatError {
+    kind: &'static str,
+    text: String,
+}
+
+fn parse_cidr(value: &Value, key: &str, kind: &'static str) -> Result<IpNet, ResultFormatError> {
     let text = value.get(key).and_then(Value::as_str).unwrap_or_default();
-    let address = text.parse().map_err(|_| format!("address {text:?} is not a CIDR"))?;
+    text.parse().map_err(|_| ResultFormatError { kind, text: text.to_owned() })
+}
+
+fn read_ip(value: &Value, key: &str) -> Result<ResultIp, ResultFormatError> {
+    let address = parse_cidr(value, key, "address")?;
     let gateway = value.get("gateway").and_then(Value::as_str).and_then(|gateway| gateway.parse().ok());
     let interface = value.get("interface").and_then(Value::as_u64).and_then(|i| usize::try_from(i).ok());
     Ok(ResultIp { address, gateway, interface })
@@ -203,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_current_result_is_the_same_to_the_byte() {
+    fn a_current_result_is_printed_unchanged() {
         let mut result = result();
         result.ips.truncate(1);
         result.routes.truncate(1);

@@ -23,8 +23,8 @@ const MAX_CNI_CONNECTIONS: usize = 1024;
 
 /// Serves requests until the task is dropped. Responds with TRY_AGAIN until the node has started.
 pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<CniService>>>) {
-    let (room, connections) =
-        (Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)), Arc::new(Semaphore::new(MAX_CNI_CONNECTIONS)));
+    let room = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+    let connections = Arc::new(Semaphore::new(MAX_CNI_CONNECTIONS));
     loop {
         let stream = match socket.accept().await {
             Ok(stream) => stream,
@@ -87,7 +87,8 @@ async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()
 
 async fn answer<'a>(service: &'a CniService, text: &[u8]) -> Result<CniResponse<'a>, CniError> {
     let request = CniRequest::parse(text)?;
-    let (command, container) = (request.command, request.container_id.clone());
+    let command = request.command;
+    let container = request.container_id.clone();
     let begun = std::time::Instant::now();
     // An ADD has its own deadline after which it is undone. This timeout is for the other commands.
     let outcome = tokio::time::timeout(REQUEST_TIMEOUT + REQUEST_READ_TIMEOUT, service.answer(request)).await;

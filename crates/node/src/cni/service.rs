@@ -7,7 +7,7 @@ use super::request::{CniCommand, CniRequest};
 use super::workload::CachedOrchestrator;
 use crate::engine::EngineHandle;
 use crate::health::POLICY_COMPONENT;
-use crate::journal::{AttachmentId, AttachmentJournal, AttachmentPhase, AttachmentRecord, JoinedNetwork};
+use crate::journal::{AttachmentId, AttachmentJournal, AttachmentPhase, AttachmentRecord};
 use crate::pending_endpoints::PendingEndpoints;
 use crate::state::NodeState;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -93,13 +93,13 @@ impl CniService {
     }
 
     /// Sets the credentials for Kubernetes, which take precedence over those in network configurations.
-    pub fn asking(mut self, orchestrator: Option<KubernetesTarget>) -> CniService {
+    pub fn with_orchestrator(mut self, orchestrator: Option<KubernetesTarget>) -> CniService {
         self.own_orchestrator = orchestrator;
         self
     }
 
     /// Sets the endpoints to be adopted by [`CniService::adopt_endpoints`] or by a request of the runtime.
-    pub fn adopting(mut self, pending: PendingEndpoints) -> CniService {
+    pub fn with_pending_endpoints(mut self, pending: PendingEndpoints) -> CniService {
         self.pending = pending;
         self
     }
@@ -119,8 +119,9 @@ impl CniService {
             let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
             let text = added.result.print(&request.config.cni_version);
-            let (id, network) = (CniService::record_id(&request), request.config.name);
-            let attached = added.is_new.then_some(NewAttachment { id, network, _lock: lock });
+            let id = CniService::record_id(&request);
+            let attachment = NewAttachment { id, network: request.config.name, _lock: lock };
+            let attached = added.is_new.then_some(attachment);
             return Ok(CniResponse { text, attached });
         }
         self.print(request).await.map(|text| CniResponse { text, attached: None })
@@ -191,10 +192,10 @@ impl CniService {
 
     fn status(&self, command: CniCommand) -> Result<String, CniError> {
         let troubles = self.state.troubles();
-        let ready = self.check_ready().and_then(|()| match troubles.is_empty() {
-            true => Ok(()),
-            false => Err(CniError::new(code::NOT_AVAILABLE, describe(&troubles))),
-        });
+        let mut ready = self.check_ready();
+        if ready.is_ok() && !troubles.is_empty() {
+            ready = Err(CniError::new(code::NOT_AVAILABLE, describe(&troubles)));
+        }
         let code = if command == CniCommand::Test { code::CONNECTION_TEST } else { code::NOT_AVAILABLE };
         ready.map(|()| String::new()).map_err(|error| CniError { code, ..error })
     }
@@ -212,8 +213,9 @@ impl CniService {
                 let container_id = record.id.container_id.clone();
                 valid.contains(&ValidAttachment { container_id, ifname: ifname.to_owned() })
             };
-            let is_dead = |joined: &JoinedNetwork| joined.network == *network && !is_valid(&joined.ifname);
-            if let Err(error) = self.part_from(&record.id, is_dead).await {
+            let parted =
+                self.part_from(&record.id, |joined| joined.network == *network && !is_valid(&joined.ifname));
+            if let Err(error) = parted.await {
                 failures.push(error.to_string());
             }
             if record.network != *network || is_valid(&record.id.ifname) {
@@ -226,10 +228,7 @@ impl CniService {
                 failures.push(error.to_string());
             }
         }
-        match failures.is_empty() {
-            true => Ok(()),
-            false => Err(CniError::new(code::FAILED, failures.join("; "))),
-        }
+        if failures.is_empty() { Ok(()) } else { Err(CniError::new(code::FAILED, failures.join("; "))) }
     }
 
     /// Removes unfinished attachments, and live ones whose network namespace vanished without a DEL. Called at start
@@ -238,13 +237,15 @@ impl CniService {
         let mut seen = BTreeSet::new();
         let records = self.journal.all();
         // Read the interfaces after the records: the interface of a live attachment is older than its record.
-        let interfaces = match records.iter().any(is_judged_by_interface) {
-            true => tortie_dataplane::interface_names(&self.host).await,
-            false => Ok(BTreeMap::new()),
-        };
-        let interfaces = interfaces
-            .inspect_err(|error| tracing::warn!(%error, "cannot list interfaces; adopted containers are not garbage-collected"))
-            .ok();
+        let mut interfaces = None;
+        if records.iter().any(is_judged_by_interface) {
+            match tortie_dataplane::interface_names(&self.host).await {
+                Ok(names) => interfaces = Some(names),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot list interfaces; adopted containers are not garbage-collected");
+                }
+            }
+        }
         for record in records {
             let dead = match record.phase {
                 AttachmentPhase::Adding | AttachmentPhase::Removing => true,
@@ -292,8 +293,10 @@ impl CniService {
         let id = CniService::record_id(request);
         let prefix = self.interface_prefix();
         let derived = identity.host_interface(&prefix, &request.container_id);
-        let taken = |record: &AttachmentRecord| record.host_interface == derived && record.id != id;
-        if identity.orchestrator == "k8s" || self.journal.find(taken).is_none() {
+        if identity.orchestrator == "k8s" {
+            return derived;
+        }
+        if self.journal.find(|record| record.host_interface == derived && record.id != id).is_none() {
             return derived;
         }
         identity.other_host_interface(&prefix, &request.container_id, &request.ifname)
@@ -332,10 +335,10 @@ impl Drop for ContainerLock<'_> {
 
 /// Returns whether the network namespace of a live attachment is gone; false if that cannot be determined.
 fn is_dead(record: &AttachmentRecord, interfaces: Option<&BTreeMap<String, bool>>) -> bool {
-    match is_judged_by_interface(record) {
-        true => interfaces.is_some_and(|names| !names.contains_key(&record.host_interface)),
-        false => !Netns::exists(&record.netns),
+    if is_judged_by_interface(record) {
+        return interfaces.is_some_and(|names| !names.contains_key(&record.host_interface));
     }
+    !Netns::exists(&record.netns)
 }
 
 /// Returns whether the liveness of an attachment is determined by its host interface, which the kernel removes
@@ -355,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adopted_container_outlives_a_name_of_its_namespace() {
+    fn an_adopted_container_outlives_a_namespace_name() {
         let path = "/proc/self/ns/net";
         let record = |netns: &str, adopted: bool| AttachmentRecord {
             id: AttachmentId { container_id: "c1".into(), ifname: "eth0".into() },

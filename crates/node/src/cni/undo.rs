@@ -122,15 +122,12 @@ impl CniService {
     async fn delete_endpoint(&self, record: &AttachmentRecord) -> Result<(), CniError> {
         let Some(key) = record.endpoint_key() else { return Ok(()) };
         let StoreKey::Resource { kind, namespace, name } = key.clone() else { return Ok(()) };
-        let detached = |error: EngineRequestError| {
-            CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
-        };
         let mut last = None;
         for _ in 0..MAX_ENDPOINT_WRITE_ATTEMPTS {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
                 Err(StoreError::DoesNotExist { .. }) => {
-                    return self.engine.detach(key, None).await.map_err(detached);
+                    return self.engine.detach(key, None).await.map_err(still_programmed);
                 }
                 Err(error) => return Err(store_failed(error)),
             };
@@ -139,7 +136,7 @@ impl CniService {
                 return Ok(());
             }
             let version = stored.metadata.resource_version.clone();
-            self.engine.detach(key.clone(), version.parse().ok()).await.map_err(detached)?;
+            self.engine.detach(key.clone(), version.parse().ok()).await.map_err(still_programmed)?;
             match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
                 Ok(_) | Err(StoreError::DoesNotExist { .. }) => return Ok(()),
                 Err(error @ StoreError::Conflict { .. }) => last = Some(error),
@@ -167,4 +164,8 @@ fn delegate(request: &CniRequest) -> Result<Option<DelegatedIpam>, CniError> {
 /// Returns placeholders for the pod CIDRs: to release an address, a plugin does not need its network.
 fn any_network() -> [String; 2] {
     ["0.0.0.0/0".to_owned(), "::/0".to_owned()]
+}
+
+fn still_programmed(error: EngineRequestError) -> CniError {
+    CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
 }

@@ -2,9 +2,9 @@
 
 use super::identity::ContainerIdentity;
 use super::ipam::store_failed;
+use super::pod_annotations::PodNetworkAnnotations;
 use super::request::CniRequest;
 use super::service::CniService;
-use super::wishes::PodNetworkAnnotations;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -18,7 +18,7 @@ use tortie_store::{StoreError, StoreLimits};
 /// The data of a pod that concerns its network.
 #[derive(Debug)]
 pub(super) struct KubernetesPod {
-    pub wishes: PodNetworkAnnotations,
+    pub pod_annotations: PodNetworkAnnotations,
     pub namespace_labels: BTreeMap<String, String>,
     /// Labels, profiles and ports. The fields that the plugin knows are filled in later.
     pub endpoint: WorkloadEndpoint,
@@ -71,7 +71,8 @@ impl CniService {
         let prefix = self.interface_prefix();
         let pod =
             orchestrator.pod(&identity.namespace, &identity.pod, &prefix).await.map_err(store_failed)?;
-        let wishes = PodNetworkAnnotations::read(&pod.annotations, &namespace.annotations, &request.config)?;
+        let pod_annotations =
+            PodNetworkAnnotations::read(&pod.annotations, &namespace.annotations, &request.config)?;
         let mut profiles = vec![namespace.profile];
         let account = &pod.endpoint.spec.service_account_name;
         if !account.is_empty() {
@@ -83,7 +84,7 @@ impl CniService {
             }
         }
         let namespace_labels = namespace.labels;
-        Ok(Some(KubernetesPod { wishes, namespace_labels, endpoint: pod.endpoint, profiles }))
+        Ok(Some(KubernetesPod { pod_annotations, namespace_labels, endpoint: pod.endpoint, profiles }))
     }
 
     /// Creates the profiles of a pod if they do not exist. With the Kubernetes datastore they always exist; with etcd
@@ -116,14 +117,14 @@ impl CniService {
 
 /// Returns the connection to Kubernetes that the network configuration specifies.
 fn target(request: &CniRequest) -> Option<KubernetesTarget> {
-    let (kubernetes, policy) = (&request.config.kubernetes, &request.config.policy);
+    let kubernetes = &request.config.kubernetes;
+    let policy = &request.config.policy;
+    let mut roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root].into_iter();
     // Old configurations contain the URL of the API root instead of that of the server.
-    let server = |root: &str| root.split("/api/").next().unwrap_or(root).to_owned();
-    let roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root];
-    let endpoint = roots.into_iter().find(|root| !root.is_empty()).map(|root| server(root));
+    let endpoint = roots.find(|root| !root.is_empty()).and_then(|root| root.split("/api/").next());
     let target = KubernetesTarget {
         kubeconfig: kubernetes.kubeconfig.clone(),
-        endpoint: endpoint.unwrap_or_default(),
+        endpoint: endpoint.unwrap_or_default().to_owned(),
         token: policy.k8s_auth_token.clone(),
         cert_file: policy.k8s_client_certificate.clone(),
         key_file: policy.k8s_client_key.clone(),

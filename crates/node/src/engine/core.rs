@@ -3,10 +3,12 @@
 //! The kernel is not changed until the snapshot of the datastore is complete, and nothing changes while the datastore
 //! is unavailable. A workload that CNI attached is removed only by CNI.
 
-use super::event::{ApplyFailure, EngineAction, EngineEvent, LearntRoute, RequestRefusal, WaiterId};
+use super::consumers::{ConsumerBacklog, PlanConsumer, PlanStage, concerns_kernel};
+use super::event::{
+    ApplyFailure, EngineAction, EngineEvent, LearntNextHops, LearntRoute, RequestRefusal, WaiterId,
+};
 use super::waiters::{AwaitedOutcome, WaitingRequests};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 use tortie_compute::PlanCompute;
 use tortie_model::{FeedEvent, Kind, Resource, Revision, StoreKey, StoreValue};
@@ -28,7 +30,7 @@ pub struct EngineCore {
     /// The datastore deleted the endpoint of a held attachment, or did not have it in its snapshot.
     lost: bool,
     /// Held endpoints that the feed has not delivered; emptied when the snapshot is complete.
-    unheard: HashSet<StoreKey>,
+    undelivered: HashSet<StoreKey>,
     /// Endpoints of live attachments. Only CNI removes them.
     held: HashSet<StoreKey>,
     /// Endpoints that CNI wrote or deleted and that the watch has not delivered yet. Older events about them are
@@ -37,7 +39,7 @@ pub struct EngineCore {
     waiters: WaitingRequests,
     /// Updates from BGP that have not been sent to the dataplane yet.
     learnt: Vec<PlanUpdate>,
-    advertisements: PendingAdvertisements,
+    consumers: Vec<ConsumerBacklog>,
     /// Virtual machines that have migrated here, with the time until which their routes keep a higher priority.
     settling: BTreeMap<WorkloadId, Duration>,
     planned: u64,
@@ -75,15 +77,6 @@ impl CniWrite {
     }
 }
 
-/// Changes of the plan that BGP has not received yet.
-#[derive(Debug, Default)]
-struct PendingAdvertisements {
-    workloads: BTreeSet<WorkloadId>,
-    configuration: bool,
-    /// Whether BGP has received the whole plan, so that changes are enough from now on.
-    in_sync: bool,
-}
-
 /// A live attachment of an earlier run, with its endpoint if the journal has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldAttachment {
@@ -108,15 +101,20 @@ impl EngineCore {
             in_sync: false,
             datastore_ready: true,
             lost: false,
-            unheard: held.clone(),
+            undelivered: held.clone(),
             held,
             written: BTreeMap::new(),
             waiters: WaitingRequests::default(),
             learnt: Vec::new(),
-            advertisements: PendingAdvertisements::default(),
+            consumers: Vec::new(),
             settling: BTreeMap::new(),
             planned: 0,
         }
+    }
+
+    /// Adds a consumer of the plan. It gets [`EngineAction::Publish`].
+    pub fn register(&mut self, consumer: PlanConsumer) {
+        self.consumers.push(ConsumerBacklog::new(consumer));
     }
 
     pub fn compute(&self) -> &PlanCompute {
@@ -151,7 +149,7 @@ impl EngineCore {
     /// Handles an event and returns the resulting actions. `now` is the time since a fixed moment.
     pub fn handle(&mut self, now: Duration, event: EngineEvent) -> Vec<EngineAction> {
         match event {
-            EngineEvent::Feed(feed) => self.feed(feed),
+            EngineEvent::Feed(feed) => self.apply_feed_event(feed),
             EngineEvent::Attach { waiter, key, value, profile } => {
                 self.attach(waiter, key, &value, profile, now);
             }
@@ -162,25 +160,25 @@ impl EngineCore {
             }
             EngineEvent::Learnt { routes, complete } => {
                 let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
-                self.learnt.extend(routes.into_iter().map(|route| learnt(route, install)));
+                self.learnt.extend(routes.into_iter().map(|route| learnt_update(route, install)));
                 self.learnt.extend(complete.then_some(PlanUpdate::LearntComplete));
             }
             EngineEvent::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
-            EngineEvent::Started => return self.started(),
-            EngineEvent::Applied(failures) => return self.applied(&failures),
-            EngineEvent::Stopped(reason) => return self.stopped(now, reason),
+            EngineEvent::Started => return self.finish_start(),
+            EngineEvent::Applied(failures) => return self.finish_apply(&failures),
+            EngineEvent::Stopped(reason) => return self.fail_waiters(now, reason),
             EngineEvent::Turn => return self.turn(now),
         }
         Vec::new()
     }
 
-    fn feed(&mut self, event: FeedEvent) {
+    fn apply_feed_event(&mut self, event: FeedEvent) {
         match event {
             FeedEvent::Put { key, value, revision } => {
                 if let StoreValue::Resource(Resource::ClusterInformation(information)) = &value {
                     self.datastore_ready = information.spec.datastore_ready.unwrap_or(true);
                 }
-                self.unheard.remove(&key);
+                self.undelivered.remove(&key);
                 if !self.written.get(&key).is_some_and(|written| written.outdates_put(&revision)) {
                     self.written.remove(&key);
                     self.compute.put(&key, &value);
@@ -206,7 +204,7 @@ impl EngineCore {
             }
             FeedEvent::InSync => {
                 self.in_sync = true;
-                self.lost |= !std::mem::take(&mut self.unheard).is_empty();
+                self.lost |= !std::mem::take(&mut self.undelivered).is_empty();
             }
             // A lost connection does not delete anything.
             FeedEvent::ConnectionLost { .. } | FeedEvent::ConnectionBack { .. } => {}
@@ -264,16 +262,24 @@ impl EngineCore {
             self.compute.settled(&id);
         }
         let mut updates = self.compute.flush();
-        self.note_settling(now, &updates);
+        self.track_settling(now, &updates);
         updates.append(&mut self.learnt);
         self.planned += u64::try_from(updates.len()).unwrap_or_default();
         for update in &updates {
-            self.advertisements.note(update);
+            self.consumers.iter_mut().for_each(|backlog| backlog.add(update));
             self.plan.apply(update.clone());
         }
         if !self.in_sync {
-            return answers(self.waiters.drain(), &RequestRefusal::NotInSync);
+            return refuse_all(self.waiters.drain(), &RequestRefusal::NotInSync);
         }
+        updates.retain(concerns_kernel);
+        let mut actions = self.publish(PlanStage::Planned);
+        actions.extend(self.program(now, updates));
+        actions
+    }
+
+    /// Brings the kernel from the previous plan to the current one, which differs by `updates`.
+    fn program(&mut self, now: Duration, updates: Vec<PlanUpdate>) -> Vec<EngineAction> {
         let settings = self.compute.settings();
         match &self.dataplane {
             DataplaneState::Idle(current) if current == settings => self.apply(now, None, updates),
@@ -292,7 +298,7 @@ impl EngineCore {
         }
     }
 
-    fn note_settling(&mut self, now: Duration, updates: &[PlanUpdate]) {
+    fn track_settling(&mut self, now: Duration, updates: &[PlanUpdate]) {
         let until = now + self.compute.parameters().live_migration_route_convergence_time;
         for update in updates {
             match update {
@@ -320,9 +326,9 @@ impl EngineCore {
         let mut actions = Vec::new();
         let compute = &self.compute;
         for (id, wanted) in self.waiters.ready(now, |profile| compute.has_profile(profile)) {
-            match self.awaited(&wanted, &updates) {
-                Ok(again) => {
-                    updates.extend(again);
+            match self.repeat_awaited(&wanted, &updates) {
+                Ok(repeated) => {
+                    updates.extend(repeated);
                     self.waiters.put_in_batch(id);
                 }
                 Err(refusal) => {
@@ -347,7 +353,7 @@ impl EngineCore {
     }
 
     /// Returns the update that has to be sent to the dataplane again so that it reports on the awaited workload.
-    fn awaited(
+    fn repeat_awaited(
         &self,
         wanted: &AwaitedOutcome,
         updates: &[PlanUpdate],
@@ -363,27 +369,27 @@ impl EngineCore {
         if let Some(reason) = self.compute.floating_refusal(key) {
             return Err(RequestRefusal::Endpoint(reason));
         }
-        let is_sent = |update: &PlanUpdate| matches!(update, PlanUpdate::Workload(other, _) if other == id);
-        match updates.iter().any(is_sent) {
-            true => Ok(None),
-            false => Ok(Some(PlanUpdate::Workload(id.clone(), Some(workload.clone())))),
+        if updates.iter().any(|update| matches!(update, PlanUpdate::Workload(other, _) if other == id)) {
+            return Ok(None);
         }
+        Ok(Some(PlanUpdate::Workload(id.clone(), Some(workload.clone()))))
     }
 
-    fn started(&mut self) -> Vec<EngineAction> {
+    fn finish_start(&mut self) -> Vec<EngineAction> {
         let DataplaneState::Starting(settings) = &self.dataplane else { return Vec::new() };
         // Waiting requests are answered after the next batch, which reports the failures.
         self.dataplane = DataplaneState::Idle(settings.clone());
-        self.advertise().into_iter().collect()
+        self.publish(PlanStage::Programmed)
     }
 
-    fn applied(&mut self, failures: &[ApplyFailure]) -> Vec<EngineAction> {
+    fn finish_apply(&mut self, failures: &[ApplyFailure]) -> Vec<EngineAction> {
         let DataplaneState::Applying(settings) = &self.dataplane else { return Vec::new() };
         self.dataplane = DataplaneState::Idle(settings.clone());
         self.finish(failures)
     }
 
-    fn stopped(&mut self, now: Duration, reason: String) -> Vec<EngineAction> {
+    /// Records the end of the dataplane and answers all requests.
+    fn fail_waiters(&mut self, now: Duration, reason: String) -> Vec<EngineAction> {
         let retry_at = match self.dataplane {
             // It was running, so restart it without delay.
             DataplaneState::Idle(_) | DataplaneState::Applying(_) => now,
@@ -391,46 +397,25 @@ impl EngineCore {
             DataplaneState::Down { .. } => return Vec::new(),
         };
         self.dataplane = DataplaneState::Down { retry_at };
-        answers(self.waiters.drain(), &RequestRefusal::Dataplane(reason))
+        refuse_all(self.waiters.drain(), &RequestRefusal::Dataplane(reason))
     }
 
     /// Handles the end of a batch: everything except the failures is in the kernel.
     fn finish(&mut self, failures: &[ApplyFailure]) -> Vec<EngineAction> {
+        let mut actions = self.publish(PlanStage::Programmed);
         let answers = self.waiters.finish(failures).into_iter();
-        let answers = answers.map(|(waiter, outcome)| EngineAction::Answer { waiter, outcome });
-        self.advertise().into_iter().chain(answers).collect()
+        actions.extend(answers.map(|(waiter, outcome)| EngineAction::Answer { waiter, outcome }));
+        actions
     }
 
-    fn advertise(&mut self) -> Option<EngineAction> {
-        let updates = self.advertisements.take(&self.plan);
-        (!updates.is_empty()).then_some(EngineAction::Advertise(updates))
-    }
-}
-
-impl PendingAdvertisements {
-    fn note(&mut self, update: &PlanUpdate) {
-        match update {
-            PlanUpdate::Bgp(_) => self.configuration = true,
-            PlanUpdate::Workload(id, _) => {
-                self.workloads.insert(id.clone());
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns the updates for BGP; none if BGP is disabled, since the plan then has no BGP configuration.
-    fn take(&mut self, plan: &NodePlan) -> Vec<PlanUpdate> {
-        let Some(bgp) = &plan.bgp else { return Vec::new() };
-        if !std::mem::replace(&mut self.in_sync, true) {
-            self.configuration = true;
-            self.workloads.extend(plan.workloads.keys().cloned());
-        }
-        let configuration = std::mem::take(&mut self.configuration).then(|| PlanUpdate::Bgp(bgp.clone()));
-        let workloads = std::mem::take(&mut self.workloads).into_iter().map(|id| {
-            let workload = plan.workloads.get(&id).cloned();
-            PlanUpdate::Workload(id, workload)
+    /// Releases the changes for the consumers of a stage, which the plan has just reached.
+    fn publish(&mut self, stage: PlanStage) -> Vec<EngineAction> {
+        let backlogs = self.consumers.iter_mut().filter(|backlog| backlog.consumer.stage == stage);
+        let changes = backlogs.filter_map(|backlog| {
+            let change = backlog.release(&self.plan)?;
+            Some(EngineAction::Publish { consumer: backlog.consumer.name, change })
         });
-        configuration.into_iter().chain(workloads).collect()
+        changes.collect()
     }
 }
 
@@ -441,19 +426,19 @@ fn needs_restart(current: &DataplaneSettings, wanted: &DataplaneSettings) -> boo
 
 /// Converts a learnt route into an update. Next hops behind a tunnel get that tunnel. When the tunnels change, BGP
 /// sends all its routes again.
-fn learnt(LearntRoute { destination, route }: LearntRoute, install: Option<&BgpInstall>) -> PlanUpdate {
-    let hop = |address: IpAddr| {
-        let tunnel = install.and_then(|install| install.tunnel(&destination, address));
-        LearntNextHop { address, tunnel }
-    };
-    let route = route.map(|route| LearntRouteEntry {
-        next_hops: route.next_hops.into_iter().map(hop).collect(),
-        metric: route.metric,
+fn learnt_update(route: LearntRoute, install: Option<&BgpInstall>) -> PlanUpdate {
+    let LearntRoute { destination, route } = route;
+    let entry = route.map(|LearntNextHops { next_hops, metric }| {
+        let next_hops = next_hops.into_iter().map(|address| LearntNextHop {
+            address,
+            tunnel: install.and_then(|install| install.tunnel(&destination, address)),
+        });
+        LearntRouteEntry { next_hops: next_hops.collect(), metric }
     });
-    PlanUpdate::Learnt(destination, route)
+    PlanUpdate::Learnt(destination, entry)
 }
 
-fn answers(waiters: Vec<WaiterId>, refusal: &RequestRefusal) -> Vec<EngineAction> {
-    let answer = |waiter| EngineAction::Answer { waiter, outcome: Err(refusal.clone()) };
-    waiters.into_iter().map(answer).collect()
+fn refuse_all(waiters: Vec<WaiterId>, refusal: &RequestRefusal) -> Vec<EngineAction> {
+    let waiters = waiters.into_iter();
+    waiters.map(|waiter| EngineAction::Answer { waiter, outcome: Err(refusal.clone()) }).collect()
 }

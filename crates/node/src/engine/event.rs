@@ -1,6 +1,7 @@
 //! The input events and output actions of the core. Both are plain data, so that events can be recorded and replayed
 //! without a kernel.
 
+use super::consumers::PlanChange;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -81,7 +82,7 @@ pub enum FailureScope {
 }
 
 /// The reason why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RequestRefusal {
     #[error("the datastore has not been read completely yet")]
     NotInSync,
@@ -94,7 +95,7 @@ pub enum RequestRefusal {
 }
 
 /// Output of the [`Core`](super::Core), to be carried out in this order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EngineAction {
     /// Start a dataplane with this plan, and stop the one that runs. Followed by [`EngineEvent::Started`] or
     /// [`EngineEvent::Stopped`].
@@ -107,8 +108,11 @@ pub enum EngineAction {
         settings: Option<Box<DataplaneSettings>>,
         updates: Vec<PlanUpdate>,
     },
-    /// The kernel has these updates, so BGP may advertise them.
-    Advertise(Vec<PlanUpdate>),
+    /// Send a change of the plan to a consumer, which is at its stage.
+    Publish {
+        consumer: &'static str,
+        change: PlanChange,
+    },
     Answer {
         waiter: WaiterId,
         outcome: Result<(), RequestRefusal>,

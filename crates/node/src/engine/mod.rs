@@ -1,9 +1,10 @@
-//! The main loop of the node: passes events of the datastore, CNI requests and BGP routes to the core, and applies
-//! the results to the dataplane.
+//! The main loop of the node: passes events of the datastore, CNI requests and BGP routes to the core, applies the
+//! results to the dataplane and publishes them to the other consumers of the plan.
 //!
 //! [`EngineCore`] makes the decisions. The task in this module owns the dataplane, the channels and the clock, and carries
 //! out the actions.
 
+mod consumers;
 mod core;
 mod event;
 mod json;
@@ -13,6 +14,7 @@ mod tests;
 mod waiters;
 
 pub use self::core::{EngineCore, HeldAttachment};
+pub use consumers::{PlanChange, PlanConsumer, PlanReceiver, PlanStage};
 pub use event::{
     ApplyFailure, EngineAction, EngineEvent, FailureScope, LearntNextHops, LearntRoute, RequestRefusal,
     WaiterId,
@@ -24,13 +26,16 @@ use crate::metrics::NodeMetrics;
 use crate::recording::NodeRecording;
 use crate::state::NodeState;
 use crate::{bgp, failpoint};
+use consumers::{PlanSender, plan_queue};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tortie_dataplane::{DataplaneError, DataplaneHandle, Netns, ReportReceiver, WireguardKeys};
+use tortie_dataplane::{
+    AffectedWorkloads, DataplaneError, DataplaneHandle, KernelFailure, Netns, ReportReceiver, WireguardKeys,
+};
 use tortie_model::FeedEvent;
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use tortie_sync::Feed as FeedReceiver;
@@ -51,14 +56,13 @@ pub struct NodeEngine {
     turns: (Arc<AtomicU64>, u64),
     /// The running command to the dataplane, if any.
     work: Option<JoinHandle<DataplaneTaskResult>>,
-    /// Receives the report channel of each new dataplane.
+    /// Passes on the report channel of each new dataplane.
     reports: mpsc::Sender<ReportReceiver>,
     /// Objects that the kernel refuses, with the reason. Each is logged only once.
     refused: BTreeMap<String, String>,
     answers: HashMap<WaiterId, oneshot::Sender<Result<(), RequestRefusal>>>,
     next_waiter: u64,
-    /// The connection to BGP, if enabled.
-    bgp: Option<bgp::BgpHandle>,
+    consumers: Vec<PlanSender>,
     recording: Option<NodeRecording>,
     timing: EngineTiming,
 }
@@ -88,7 +92,6 @@ impl NodeEngine {
         keys: WireguardKeys,
         core: EngineCore,
         state: Arc<NodeState>,
-        bgp: Option<bgp::BgpHandle>,
         recording: Option<NodeRecording>,
     ) -> (NodeEngine, mpsc::Receiver<ReportReceiver>) {
         let (reports, reported) = mpsc::channel(1);
@@ -105,15 +108,28 @@ impl NodeEngine {
             refused: BTreeMap::new(),
             answers: HashMap::new(),
             next_waiter: 0,
-            bgp,
+            consumers: Vec::new(),
             recording,
             timing: EngineTiming::default(),
         };
         (engine, reported)
     }
 
+    /// Registers a consumer of the plan, which receives its changes from the returned queue.
+    pub fn register(&mut self, consumer: PlanConsumer) -> PlanReceiver {
+        let (sender, receiver) = plan_queue(consumer);
+        self.core.register(consumer);
+        self.consumers.push(sender);
+        receiver
+    }
+
     /// Runs the loop. While the dataplane works, no other events are received; they wait in their bounded channels.
-    pub async fn run(mut self, mut feed: FeedReceiver, mut requests: mpsc::Receiver<EngineRequest>) {
+    pub async fn run(
+        mut self,
+        mut feed: FeedReceiver,
+        mut requests: mpsc::Receiver<EngineRequest>,
+        mut routes: mpsc::Receiver<bgp::RouteUpdates>,
+    ) {
         let mut tick = tokio::time::interval(ENGINE_TICK_INTERVAL);
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
@@ -122,13 +138,13 @@ impl NodeEngine {
             heartbeat.beat();
             let idle = self.work.is_none();
             tokio::select! {
-                work = finished(&mut self.work) => self.worked(work).await,
+                result = await_result(&mut self.work) => self.handle_dataplane_result(result).await,
                 event = feed.recv(), if idle => match event {
-                    Some(event) => self.hear(event),
+                    Some(event) => self.handle_feed_event(event),
                     None => return tracing::error!("the feed of the datastore has ended"),
                 },
-                Some(request) = requests.recv(), if idle => self.request(request).await,
-                Some(news) = learnt(&mut self.bgp), if idle => self.learn(news),
+                Some(request) = requests.recv(), if idle => self.handle_request(request).await,
+                Some(updates) = routes.recv(), if idle => self.handle_routes(updates),
                 Ok(()) = announced.changed(), if idle => {
                     let ids = announced.borrow_and_update().iter().cloned().collect();
                     self.handle(EngineEvent::Announced(ids));
@@ -137,16 +153,16 @@ impl NodeEngine {
                     if self.dataplane_moves() {
                         dataplane.beat();
                     }
-                    self.tick();
+                    self.detect_dataplane_end();
                 }
             }
             for _ in 0..if self.work.is_none() { MAX_EVENTS_PER_BATCH } else { 0 } {
                 if let Ok(request) = requests.try_recv() {
-                    self.request(request).await;
+                    self.handle_request(request).await;
                 } else if let Ok(event) = feed.try_recv() {
-                    self.hear(event);
-                } else if let Some(Ok(news)) = self.bgp.as_mut().map(|bgp| bgp.learnt.try_recv()) {
-                    self.learn(news);
+                    self.handle_feed_event(event);
+                } else if let Ok(updates) = routes.try_recv() {
+                    self.handle_routes(updates);
                 } else {
                     break;
                 }
@@ -172,12 +188,12 @@ impl NodeEngine {
             self.carry_out(action);
         }
         if self.core.take_lost() {
-            self.state.note_lost();
+            self.state.set_lost();
         }
         took
     }
 
-    fn hear(&mut self, event: FeedEvent) {
+    fn handle_feed_event(&mut self, event: FeedEvent) {
         let metrics = &self.state.metrics;
         metrics.updates.inc();
         match &event {
@@ -204,7 +220,7 @@ impl NodeEngine {
         self.timing.computing += took;
     }
 
-    async fn request(&mut self, request: EngineRequest) {
+    async fn handle_request(&mut self, request: EngineRequest) {
         failpoint::hit("engine-request").await;
         let waiter = WaiterId(self.next_waiter);
         self.next_waiter += 1;
@@ -213,24 +229,9 @@ impl NodeEngine {
         self.handle(event);
     }
 
-    fn learn(&mut self, news: bgp::RouteUpdates) {
-        self.timing.learnt.push(news.since);
-        let mut complete = false;
-        let mut routes = Vec::with_capacity(news.routes.len());
-        for update in news.routes {
-            match update {
-                PlanUpdate::Learnt(destination, route) => {
-                    let route = route.map(|learnt| LearntNextHops {
-                        next_hops: learnt.next_hops.iter().map(|hop| hop.address).collect(),
-                        metric: learnt.metric,
-                    });
-                    routes.push(LearntRoute { destination, route });
-                }
-                PlanUpdate::LearntComplete => complete = true,
-                _ => {}
-            }
-        }
-        self.handle(EngineEvent::Learnt { routes, complete });
+    fn handle_routes(&mut self, updates: bgp::RouteUpdates) {
+        self.timing.learnt.push(updates.since);
+        self.handle(EngineEvent::Learnt { routes: updates.routes, complete: updates.complete });
     }
 
     /// Returns whether the dataplane is not stuck: its loop has advanced since the last check, or no dataplane is at
@@ -241,7 +242,7 @@ impl NodeEngine {
         std::mem::replace(before, now) != now || self.dataplane.is_none() && self.work.is_none()
     }
 
-    fn tick(&mut self) {
+    fn detect_dataplane_end(&mut self) {
         if self.dataplane.as_ref().is_some_and(|dataplane| !dataplane.is_running()) {
             tracing::error!(
                 "the dataplane has ended; it is started again and takes over what the kernel has"
@@ -263,7 +264,7 @@ impl NodeEngine {
         }
         let planned = self.core.planned();
         flow.plan_updates.inc_by(planned - std::mem::replace(&mut self.timing.planned, planned));
-        self.publish();
+        self.update_state();
     }
 
     fn carry_out(&mut self, action: EngineAction) {
@@ -274,21 +275,23 @@ impl NodeEngine {
                     let _ = answer.send(outcome);
                 }
             }
-            EngineAction::Advertise(updates) => {
-                if let Some(bgp) = &self.bgp {
-                    bgp.plan.send(updates);
+            EngineAction::Publish { consumer, change } => {
+                let sender = self.consumers.iter().find(|sender| sender.consumer.name == consumer);
+                if sender.is_some_and(|sender| sender.send(change, self.core.plan())) {
+                    let resyncs = &self.state.metrics.plan_consumer_resyncs;
+                    resyncs.get_or_create(&[("consumer", consumer.to_owned())]).inc();
                 }
             }
             EngineAction::Start { settings, plan } => {
                 self.state.set_workloads(&plan.workloads);
                 self.timing.in_batch.append(&mut self.timing.learnt);
                 let old = self.dataplane.take();
-                let (host, keys) = (self.host.clone(), self.keys.clone());
-                self.work = Some(tokio::spawn(start(host, keys, old, *settings, *plan)));
+                let started = start(self.host.clone(), self.keys.clone(), old, *settings, *plan);
+                self.work = Some(tokio::spawn(started));
             }
             EngineAction::Apply { settings, updates } => {
                 let Some(dataplane) = self.dataplane.take() else { return };
-                self.state.note(&updates);
+                self.state.update_workloads(&updates);
                 self.timing.in_batch.append(&mut self.timing.learnt);
                 let size = f64::from(u32::try_from(updates.len()).unwrap_or(u32::MAX));
                 self.state.metrics.flow.batch.observe(size);
@@ -297,14 +300,13 @@ impl NodeEngine {
         }
     }
 
-    /// Handles the result of a command to the dataplane.
-    async fn worked(&mut self, work: DataplaneTaskResult) {
+    async fn handle_dataplane_result(&mut self, result: DataplaneTaskResult) {
         self.work = None;
         let metrics = &self.state.metrics;
-        match &work.event {
+        match &result.event {
             EngineEvent::Started => {
                 self.state.set_trouble("dataplane", None);
-                metrics.flow.first_sync.set(work.took.as_secs_f64());
+                metrics.flow.first_sync.set(result.took.as_secs_f64());
                 self.state.set_in_sync();
             }
             EngineEvent::Stopped(reason) => {
@@ -313,31 +315,32 @@ impl NodeEngine {
                 tracing::error!(reason, "the dataplane does not run; it is started again within a second");
             }
             EngineEvent::Applied(failures) => {
-                metrics.apply_time.observe(work.took.as_secs_f64());
-                self.refused = report(&self.refused, failures, metrics);
+                metrics.apply_time.observe(result.took.as_secs_f64());
+                self.refused = report_failures(&self.refused, failures, metrics);
             }
             _ => {}
         }
         let ages = std::mem::take(&mut self.timing.in_batch);
-        if matches!(work.event, EngineEvent::Started | EngineEvent::Applied(_)) {
-            ages.iter().for_each(|since| metrics.fib_lag.observe(since.elapsed().as_secs_f64()));
+        if matches!(result.event, EngineEvent::Started | EngineEvent::Applied(_)) {
+            ages.iter().for_each(|since| metrics.fib_lag.0.observe(since.elapsed().as_secs_f64()));
         }
-        self.dataplane = work.dataplane;
-        if let (Some(dataplane), Some(reports)) = (&self.dataplane, work.reports) {
+        self.dataplane = result.dataplane;
+        if let (Some(dataplane), Some(reports)) = (&self.dataplane, result.reports) {
             self.turns = (dataplane.turns(), 0);
             self.state.set_mtu(dataplane.mtu());
             let _ = self.reports.send(reports).await;
         }
-        self.handle(work.event);
+        self.handle(result.event);
     }
 
-    fn publish(&self) {
+    /// Updates the shared state and the metrics from the plan.
+    fn update_state(&self) {
         let compute = self.core.compute();
         self.state.set_datastore_ready(self.core.is_datastore_ready());
         self.state.set_parameters(compute.parameters());
         let metrics = &self.state.metrics;
         let totals = compute.totals();
-        metrics.count(&totals);
+        metrics.set_totals(&totals);
         self.state.set_warning("http policy", unproxied_warning(totals.unproxied_workloads));
         for (object, reason) in self.state.set_problems(compute.problems()) {
             metrics.bad_objects.inc();
@@ -393,7 +396,9 @@ async fn apply(
             tracing::info!("settings have changed; applying them to the kernel");
             match dataplane.configure(*settings).await {
                 // The previous settings stay in force.
-                Err(DataplaneError::Invalid { field, reason }) => failures.push(invalid(field, reason)),
+                Err(DataplaneError::Invalid { field, reason }) => {
+                    failures.push(invalid_setting(field, reason))
+                }
                 outcome => drop(outcome?),
             }
         }
@@ -402,7 +407,7 @@ async fn apply(
     let outcome = applied.await;
     let (dataplane, event) = match outcome {
         Ok(outcome) => {
-            failures.extend(outcome.failures.into_iter().map(failure));
+            failures.extend(outcome.failures.into_iter().map(ApplyFailure::from));
             (Some(dataplane), EngineEvent::Applied(failures))
         }
         Err(error) => (None, EngineEvent::Stopped(error.to_string())),
@@ -411,7 +416,7 @@ async fn apply(
 }
 
 /// Logs and counts new failures. Returns all failures.
-fn report(
+fn report_failures(
     known: &BTreeMap<String, String>,
     failures: &[ApplyFailure],
     metrics: &NodeMetrics,
@@ -428,7 +433,7 @@ fn report(
     refused
 }
 
-fn invalid(field: &str, reason: String) -> ApplyFailure {
+fn invalid_setting(field: &str, reason: String) -> ApplyFailure {
     ApplyFailure {
         concerns: FailureScope::Workloads(BTreeSet::new()),
         object: format!("setting {field}"),
@@ -436,29 +441,24 @@ fn invalid(field: &str, reason: String) -> ApplyFailure {
     }
 }
 
-fn failure(failure: tortie_dataplane::KernelFailure) -> ApplyFailure {
-    let concerns = match failure.concerns {
-        tortie_dataplane::AffectedWorkloads::Everything => FailureScope::Everything,
-        tortie_dataplane::AffectedWorkloads::Workloads(ids) => FailureScope::Workloads(ids),
-    };
-    ApplyFailure { concerns, object: failure.object.to_string(), reason: failure.reason.to_string() }
+impl From<KernelFailure> for ApplyFailure {
+    fn from(failure: KernelFailure) -> ApplyFailure {
+        let concerns = match failure.concerns {
+            AffectedWorkloads::Everything => FailureScope::Everything,
+            AffectedWorkloads::Workloads(ids) => FailureScope::Workloads(ids),
+        };
+        ApplyFailure { concerns, object: failure.object.to_string(), reason: failure.reason.to_string() }
+    }
 }
 
 /// Waits for the end of the running command. A panic counts as the end of the dataplane.
-async fn finished(work: &mut Option<JoinHandle<DataplaneTaskResult>>) -> DataplaneTaskResult {
+async fn await_result(work: &mut Option<JoinHandle<DataplaneTaskResult>>) -> DataplaneTaskResult {
     let Some(handle) = work else { return std::future::pending().await };
     match handle.await {
-        Ok(work) => work,
+        Ok(result) => result,
         Err(error) => {
             let event = EngineEvent::Stopped(error.to_string());
             DataplaneTaskResult { dataplane: None, reports: None, event, took: Duration::ZERO }
         }
-    }
-}
-
-async fn learnt(bgp: &mut Option<bgp::BgpHandle>) -> Option<bgp::RouteUpdates> {
-    match bgp {
-        Some(bgp) => bgp.learnt.recv().await,
-        None => std::future::pending().await,
     }
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tortie_compute::{BgpEnvironment, ParameterEnvironment, PlanCompute};
 use tortie_model::kinds::{
     FelixConfiguration, FelixConfigurationSpec, IPNAT, IPPool, IPPoolSpec, Node, NodeBGPSpec, NodeSpec,
     Profile, ProfileSpec, WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use tortie_model::{Kind, ObjectMeta, Resource, StoreKey, StoreValue};
-use tortie_plan::{PlannedWorkload, WorkloadId};
+use tortie_plan::WorkloadId;
 
 const HOST: &str = "n1";
 
@@ -118,7 +118,9 @@ fn refused(number: u8) -> ApplyFailure {
 fn core() -> EngineCore {
     let mut compute = PlanCompute::new(HOST, ParameterEnvironment::new([], []));
     compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
-    EngineCore::new(compute, Vec::new())
+    let mut core = EngineCore::new(compute, Vec::new());
+    core.register(crate::bgp::PLAN_CONSUMER);
+    core
 }
 
 /// Returns a core whose dataplane runs.
@@ -146,15 +148,52 @@ fn answers(actions: &[EngineAction]) -> Vec<(u64, Result<(), RequestRefusal>)> {
 }
 
 #[test]
-fn an_attach_is_answered_when_the_kernel_has_it() {
+fn attach_is_answered_after_the_kernel() {
     let mut core = running();
     let actions = feed(&mut core, 1, [attach(1, 1, 7, None), EngineEvent::Turn]);
     assert!(matches!(&actions[..], [EngineAction::Apply { .. }]), "{actions:?}");
     let actions = feed(&mut core, 1, [EngineEvent::Applied(vec![])]);
     assert_eq!(answers(&actions), [(1, Ok(()))]);
-    let advertised =
-        |action: &EngineAction| matches!(action, EngineAction::Advertise(updates) if updates.len() == 1);
-    assert!(advertised(&actions[0]), "{actions:?}");
+    let EngineAction::Publish { consumer: "bgp", change: PlanChange::Updates(updates) } = &actions[0] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(updates.len(), 1);
+}
+
+#[test]
+fn updates_for_bgp_alone_bypass_the_dataplane() {
+    let mut core = running();
+    let mut address = node();
+    if let EngineEvent::Feed(FeedEvent::Put { value: StoreValue::Resource(Resource::Node(node)), .. }) =
+        &mut address
+    {
+        node.spec.bgp.get_or_insert_default().as_number = Some(tortie_model::scalar::ASNumber(64999));
+    }
+    let actions = feed(&mut core, 1, [address, EngineEvent::Turn]);
+    let [EngineAction::Publish { consumer: "bgp", change: PlanChange::Updates(updates) }] = &actions[..]
+    else {
+        panic!("{actions:?}")
+    };
+    assert!(matches!(&updates[..], [PlanUpdate::Bgp(bgp)] if bgp.as_number == 64999), "{updates:?}");
+    assert!(!core.is_busy());
+}
+
+#[test]
+fn consumers_of_planned_changes_precede_the_kernel() {
+    let mut core = core();
+    core.register(PlanConsumer { name: "early", stage: PlanStage::Planned, ..crate::bgp::PLAN_CONSUMER });
+    feed(&mut core, 0, [node(), in_sync(), EngineEvent::Turn, EngineEvent::Started]);
+    let consumers = |actions: &[EngineAction]| -> Vec<&'static str> {
+        let consumer = actions.iter().map(|action| match action {
+            EngineAction::Publish { consumer, .. } => *consumer,
+            EngineAction::Apply { .. } => "dataplane",
+            EngineAction::Start { .. } | EngineAction::Answer { .. } => "other",
+        });
+        consumer.collect()
+    };
+    let planned = feed(&mut core, 1, [put(1, 7), EngineEvent::Turn]);
+    assert_eq!(consumers(&planned), ["early", "dataplane"]);
+    assert_eq!(consumers(&feed(&mut core, 1, [EngineEvent::Applied(vec![])])), ["bgp"]);
 }
 
 #[test]
@@ -174,7 +213,7 @@ fn failures_are_reported_to_waiters_by_workload() {
 }
 
 #[test]
-fn what_the_kernel_refused_before_anybody_waited_is_asked_again() {
+fn a_refused_workload_is_tried_again_for_waiters() {
     let mut core = running();
     feed(&mut core, 1, [put(1, 7), EngineEvent::Turn, EngineEvent::Applied(vec![refused(1)])]);
     let actions = feed(&mut core, 1, [attach(1, 1, 7, None), EngineEvent::Turn]);
@@ -184,7 +223,7 @@ fn what_the_kernel_refused_before_anybody_waited_is_asked_again() {
 }
 
 #[test]
-fn nothing_is_answered_well_before_the_datastore_is_read() {
+fn requests_fail_before_the_datastore_is_read() {
     let mut core = core();
     let actions = feed(&mut core, 0, [attach(1, 1, 7, None), EngineEvent::Turn]);
     assert_eq!(answers(&actions), [(1, Err(RequestRefusal::NotInSync))]);
@@ -270,7 +309,7 @@ fn a_claimed_floating_address_does_not_fail_attach() {
 }
 
 #[test]
-fn an_attach_waits_for_its_profile_but_not_for_ever() {
+fn an_attach_waits_for_its_profile_until_timeout() {
     let mut core = running();
     let actions =
         feed(&mut core, 1, [attach(1, 1, 7, Some("net")), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
@@ -298,7 +337,7 @@ fn an_endpoint_that_is_held_outlives_its_deletion() {
 }
 
 #[test]
-fn what_the_datastore_had_lost_before_we_began_is_known_once_all_is_heard() {
+fn lost_endpoints_are_known_after_the_snapshot() {
     for (known, lost) in [(true, false), (false, true)] {
         let held =
             [1, 2].map(|number| HeldAttachment { key: key(number), endpoint: Some(endpoint(number, 1)) });
@@ -312,7 +351,7 @@ fn what_the_datastore_had_lost_before_we_began_is_known_once_all_is_heard() {
 }
 
 #[test]
-fn old_news_of_what_cni_did_is_passed_over() {
+fn outdated_events_about_cni_writes_are_ignored() {
     let mut core = running();
     let address = |core: &EngineCore| core.plan().workloads.get(&id(1)).map(|w| w.addresses[0].to_string());
     feed(&mut core, 1, [attach(1, 1, 9, None), EngineEvent::Turn, EngineEvent::Applied(vec![])]);
@@ -369,11 +408,16 @@ struct TestWorld {
     asked: BTreeSet<u64>,
     answered: BTreeSet<u64>,
     kernel: Option<NodePlan>,
-    advertised: BTreeMap<WorkloadId, PlannedWorkload>,
+    advertised: NodePlan,
     outstanding: bool,
     in_sync: bool,
     /// Attached and not detached since.
     held: BTreeSet<u8>,
+}
+
+/// Returns the plan without the parts that only other consumers than the dataplane want.
+fn kernel_part(plan: &NodePlan) -> NodePlan {
+    NodePlan { bgp: None, ..plan.clone() }
 }
 
 impl TestWorld {
@@ -396,23 +440,27 @@ impl TestWorld {
                 EngineAction::Start { plan, .. } => {
                     assert!(self.in_sync && !self.outstanding);
                     self.outstanding = true;
-                    self.kernel = Some(*plan);
+                    self.kernel = Some(kernel_part(&plan));
                 }
                 EngineAction::Apply { updates, settings } => {
                     assert!(self.in_sync && !self.outstanding);
                     assert!(!updates.is_empty() || settings.is_some());
                     self.outstanding = true;
                     let kernel = self.kernel.as_mut().expect("a dataplane that was started");
+                    assert!(!updates.iter().any(|update| matches!(update, PlanUpdate::Bgp(_))));
                     updates.into_iter().for_each(|update| kernel.apply(update));
                 }
-                EngineAction::Advertise(updates) => {
-                    for update in updates {
-                        let PlanUpdate::Workload(id, workload) = update else { continue };
-                        match workload {
-                            Some(workload) => self.advertised.insert(id, workload),
-                            None => self.advertised.remove(&id),
-                        };
+                EngineAction::Publish { consumer, change } => {
+                    assert_eq!(consumer, "bgp");
+                    match change {
+                        PlanChange::Resync(plan) => self.advertised = *plan,
+                        PlanChange::Updates(updates) => {
+                            updates.into_iter().for_each(|update| self.advertised.apply(update));
+                        }
                     }
+                    let Some(kernel) = &self.kernel else { panic!("published before the kernel had it") };
+                    assert_eq!(self.advertised.workloads, kernel.workloads);
+                    assert!(!self.outstanding, "the kernel has it first");
                 }
                 EngineAction::Answer { waiter, outcome } => {
                     assert!(self.asked.contains(&waiter.0), "nobody asked");
@@ -427,7 +475,7 @@ impl TestWorld {
             }
         }
         if turn && core.is_busy() {
-            assert_eq!(self.kernel.as_ref(), Some(core.plan()), "the dataplane has the whole plan");
+            assert_eq!(self.kernel, Some(kernel_part(core.plan())), "the dataplane has the whole plan");
         }
     }
 }
@@ -474,7 +522,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn whatever_happens_everybody_is_answered_once_and_nobody_who_lives_is_cut_off(steps in steps()) {
+    fn waiters_are_answered_once_and_held_endpoints_stay(steps in steps()) {
         let (mut core, mut world) = (core(), TestWorld::default());
         let (mut now, mut waiter, mut revision) = (Duration::ZERO, 0, 1u64);
         world.step(&mut core, now, node());
@@ -528,7 +576,7 @@ proptest! {
         }
         prop_assert_eq!(&world.asked, &world.answered);
         prop_assert!(!core.is_busy());
-        prop_assert_eq!(world.kernel.as_ref(), Some(core.plan()));
-        prop_assert_eq!(&world.advertised, &core.plan().workloads);
+        prop_assert_eq!(world.kernel, Some(kernel_part(core.plan())));
+        prop_assert_eq!(world.advertised, (crate::bgp::PLAN_CONSUMER.select)(core.plan()));
     }
 }

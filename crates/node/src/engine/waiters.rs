@@ -51,13 +51,12 @@ impl WaitingRequests {
         now: Duration,
         has_profile: impl Fn(&str) -> bool,
     ) -> Vec<(WaiterId, AwaitedOutcome)> {
-        let ready = |waiter: &WaitingRequest| match &waiter.wanted {
+        let ready = self.0.iter().filter(|(_, waiter)| match &waiter.wanted {
             AwaitedOutcome::Attached { profile: Some(profile), .. } => {
                 has_profile(profile) || now.saturating_sub(waiter.since) > PROFILE_WAIT_TIMEOUT
             }
             _ => true,
-        };
-        let ready = self.0.iter().filter(|(_, waiter)| ready(waiter));
+        });
         ready.map(|(id, waiter)| (*id, waiter.wanted.clone())).collect()
     }
 
@@ -83,11 +82,11 @@ impl WaitingRequests {
 /// workload are removed with it, possibly after a retry.
 fn outcome(wanted: &AwaitedOutcome, failures: &[ApplyFailure]) -> Result<(), RequestRefusal> {
     let AwaitedOutcome::Attached { workload, .. } = wanted else { return Ok(()) };
-    let concerns = |failure: &&ApplyFailure| match &failure.concerns {
+    let failure = failures.iter().find(|failure| match &failure.concerns {
         FailureScope::Everything => true,
         FailureScope::Workloads(ids) => workload.as_ref().is_some_and(|id| ids.contains(id)),
-    };
-    match failures.iter().find(concerns) {
+    });
+    match failure {
         Some(ApplyFailure { object, reason, .. }) => {
             Err(RequestRefusal::Kernel { object: object.clone(), reason: reason.clone() })
         }

@@ -59,25 +59,31 @@ fn tasks(of: &Handle, state: &NodeState) -> String {
 }
 
 /// Parses the duration of a profile from the query parameter `seconds=N`, with a default.
-fn span(query: Option<&str>) -> Result<u64, String> {
+fn parse_span(query: Option<&str>) -> Result<u64, InvalidSpan> {
     let given = query.unwrap_or_default().split('&').find_map(|pair| pair.strip_prefix("seconds="));
     let Some(given) = given else { return Ok(DEFAULT_PROFILE_SECONDS) };
     let seconds = given.parse().ok().filter(|seconds| (1..=MAX_PROFILE_SECONDS).contains(seconds));
-    seconds.ok_or_else(|| format!("seconds: {given:?} is not a number between 1 and {MAX_PROFILE_SECONDS}\n"))
+    seconds.ok_or_else(|| InvalidSpan(given.to_owned()))
 }
 
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("seconds: {0:?} is not a number between 1 and {MAX_PROFILE_SECONDS}")]
+struct InvalidSpan(String);
+
 async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
-    let seconds = match span(query.as_deref()) {
+    let seconds = match parse_span(query.as_deref()) {
         Ok(seconds) => seconds,
-        Err(why) => return (StatusCode::BAD_REQUEST, why),
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let before = threads();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let used = |(id, thread): (u64, ThreadUsage)| {
-        let began = before.get(&id).map_or(0, |before| before.ticks);
-        (thread.ticks.saturating_sub(began), thread.name)
-    };
-    let mut all: Vec<(u64, String)> = threads().into_iter().map(used).collect();
+    let after = threads().into_iter();
+    let mut all: Vec<(u64, String)> = after
+        .map(|(id, thread)| {
+            let began = before.get(&id).map_or(0, |before| before.ticks);
+            (thread.ticks.saturating_sub(began), thread.name)
+        })
+        .collect();
     all.sort_by(|one, other| other.cmp(one));
     let mut text = format!("milliseconds of processor time by thread, of {seconds} s\n");
     for (ticks, name) in all {
@@ -94,15 +100,15 @@ struct ThreadUsage {
 
 fn threads() -> BTreeMap<u64, ThreadUsage> {
     let entries = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let read = |entry: fs::DirEntry| {
+    let threads = entries.filter_map(|entry| {
         let id = entry.file_name().to_str()?.parse().ok()?;
-        thread(&fs::read_to_string(entry.path().join("stat")).ok()?).map(|thread| (id, thread))
-    };
-    entries.filter_map(read).collect()
+        Some((id, parse_thread(&fs::read_to_string(entry.path().join("stat")).ok()?)?))
+    });
+    threads.collect()
 }
 
 /// Parses `/proc/self/task/ID/stat`: `12 (name) S ...`, where the name may contain any character.
-fn thread(stat: &str) -> Option<ThreadUsage> {
+fn parse_thread(stat: &str) -> Option<ThreadUsage> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
     // Fields 14 and 15 (utime, stime); `rest` begins with the third field.
@@ -117,16 +123,16 @@ mod tests {
     #[test]
     fn threads_are_read_whatever_their_name() {
         let stat = "17 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20";
-        let read = thread(stat).unwrap();
+        let read = parse_thread(stat).unwrap();
         assert_eq!((read.name.as_str(), read.ticks), ("a) b (c", 300));
-        assert!(thread("17 (short) S 1").is_none());
+        assert!(parse_thread("17 (short) S 1").is_none());
     }
 
     #[test]
     fn a_profile_has_an_end() {
-        assert_eq!((span(None), span(Some("seconds=60"))), (Ok(DEFAULT_PROFILE_SECONDS), Ok(60)));
+        assert_eq!((parse_span(None), parse_span(Some("seconds=60"))), (Ok(DEFAULT_PROFILE_SECONDS), Ok(60)));
         for wrong in ["seconds=61", "seconds=0", "seconds=", "seconds=-1"] {
-            assert!(span(Some(wrong)).is_err(), "{wrong}");
+            assert!(parse_span(Some(wrong)).is_err(), "{wrong}");
         }
     }
 }

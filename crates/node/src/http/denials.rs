@@ -1,7 +1,7 @@
 //! Metrics of denied packets per rule. The kernel counts the packets. The counters are read on request and cached for
 //! some seconds, because reading the counters of a large table takes a while.
 
-use prometheus_client::encoding::text::encode;
+use crate::metrics::render_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -44,19 +44,13 @@ pub fn page(counters: &[RuleCounter]) -> String {
     let packets: Family<[(&'static str, String); 3], Counter> = Family::default();
     for (index, counter) in denials.into_iter().enumerate() {
         let direction = counter.of.direction().to_string();
-        let labels = match index < MAX_DENIAL_SERIES {
-            true => {
-                let (owner, rule) = match &counter.of {
-                    CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
-                    CounterSubject::TierEnd { tier, .. } => (format!("tier/{tier}"), "end".to_owned()),
-                    CounterSubject::NoProfile { .. } => ("profiles".to_owned(), "end".to_owned()),
-                };
-                [("policy", owner), ("direction", direction), ("rule", rule)]
-            }
-            false => {
-                [("policy", "others".to_owned()), ("direction", direction), ("rule", "others".to_owned())]
-            }
+        let (policy, rule) = match &counter.of {
+            _ if index >= MAX_DENIAL_SERIES => ("others".to_owned(), "others".to_owned()),
+            CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
+            CounterSubject::TierEnd { tier, .. } => (format!("tier/{tier}"), "end".to_owned()),
+            CounterSubject::NoProfile { .. } => ("profiles".to_owned(), "end".to_owned()),
         };
+        let labels = [("policy", policy), ("direction", direction), ("rule", rule)];
         packets.get_or_create(&labels).inc_by(counter.packets);
     }
     let mut registry = Registry::default();
@@ -65,10 +59,7 @@ pub fn page(counters: &[RuleCounter]) -> String {
         "Packets that a rule, the end of a tier or the lack of a profile has denied since it was last written",
         packets,
     );
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = encode(&mut text, &registry);
-    text.lines().filter(|line| *line != "# EOF").map(|line| line.to_owned() + "\n").collect()
+    render_registry(&registry)
 }
 
 #[cfg(test)]
@@ -90,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_denials_are_reported_and_not_more_than_fit() {
+    fn only_denials_up_to_the_limit_are_reported() {
         let mut all: Vec<RuleCounter> =
             (0..MAX_DENIAL_SERIES + 50).map(|number| counter(number, CountedVerdict::Deny, 1)).collect();
         all.push(counter(9999, CountedVerdict::Allow, 1_000_000));

@@ -123,29 +123,28 @@ async fn readiness(Shared(state): Shared<Arc<NodeState>>) -> (StatusCode, String
 
 /// Renders the health of every component, with an error status if one is at the level `bad` or worse.
 async fn page(state: &NodeState, bad: HealthLevel) -> (StatusCode, String) {
-    let health = NodeHealth::of(state).await;
+    let health = NodeHealth::check(state).await;
     let code = if health.worst() < bad { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, health.text())
 }
 
 async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'static str); 1], String) {
-    let sessions = match state.running_bgp() {
-        Some(running) => tokio::time::timeout(METRICS_SOURCE_TIMEOUT, running.backend.status())
-            .await
-            .ok()
-            .and_then(Result::ok),
-        None => None,
-    };
+    let mut sessions = None;
+    if let Some(running) = state.running_bgp() {
+        let status = tokio::time::timeout(METRICS_SOURCE_TIMEOUT, running.backend.status()).await;
+        sessions = status.ok().and_then(Result::ok);
+    }
     let parameters = state.parameters().borrow().clone();
-    let process = parameters.prometheus_process_metrics_enabled;
-    let wireguard = match parameters.prometheus_wireguard_metrics_enabled {
-        true => wireguard::text(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await,
-        false => String::new(),
-    };
-    let text = state.metrics.text()
-        + &process.then(tortie_http::process::text).unwrap_or_default()
-        + &wireguard
-        + &sessions.map(|status| bgp::metrics(&status)).unwrap_or_default()
-        + &state.denials.text(METRICS_SOURCE_TIMEOUT).await;
+    let mut text = state.metrics.text();
+    if parameters.prometheus_process_metrics_enabled {
+        text += &tortie_http::process::text();
+    }
+    if parameters.prometheus_wireguard_metrics_enabled {
+        text += &wireguard::text(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;
+    }
+    if let Some(status) = sessions {
+        text += &bgp::render_metrics(&status);
+    }
+    text += &state.denials.text(METRICS_SOURCE_TIMEOUT).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
 }

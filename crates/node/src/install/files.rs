@@ -9,6 +9,7 @@
 //! A file that another program has since written over ours, such as the installer of a returning Calico, stays when
 //! ours are removed. Digests of the contents that we wrote tell the two apart.
 
+use super::InstallError;
 use data_encoding::HEXLOWER;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -70,7 +71,7 @@ impl fmt::Display for RemovedFile {
 }
 
 impl CniFiles {
-    pub fn load(state_dir: &Path) -> Result<CniFiles, String> {
+    pub fn load(state_dir: &Path) -> Result<CniFiles, InstallError> {
         let files: Vec<PathBuf> = load_list(&state_dir.join(FILES_LIST_NAME))?;
         let mut originals: Vec<PathBuf> = load_list(&state_dir.join(ORIGINALS_LIST_NAME))?;
         let mut digests: BTreeMap<PathBuf, Vec<String>> = load_list(&state_dir.join(DIGESTS_LIST_NAME))?;
@@ -81,11 +82,11 @@ impl CniFiles {
     }
 
     /// Fails if the path cannot be replaced and restored as a file. Changes nothing.
-    pub fn check(&self, path: &Path) -> Result<(), String> {
+    pub fn check(&self, path: &Path) -> Result<(), InstallError> {
         for path in [path, &kept(path)] {
             match fs::symlink_metadata(path) {
-                Ok(found) if found.is_dir() => return Err(about(path, &"is a directory")),
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(path, &error)),
+                Ok(found) if found.is_dir() => return Err(InstallError::Directory { path: path.to_owned() }),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(path, error)),
                 _ => {}
             }
         }
@@ -93,8 +94,8 @@ impl CniFiles {
     }
 
     /// Records a file that an older version wrote as ours.
-    pub fn claim(&mut self, path: &Path) -> Result<(), String> {
-        if self.is_noted(path) {
+    pub fn claim(&mut self, path: &Path) -> Result<(), InstallError> {
+        if self.is_recorded(path) {
             return Ok(());
         }
         self.files.push(path.to_owned());
@@ -102,72 +103,73 @@ impl CniFiles {
     }
 
     /// Returns the contents of the file that another program has, or had, at this path.
-    pub fn original(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+    pub fn original(&self, path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
         if let Some(bytes) = read(&kept(path))? {
             return Ok(Some(bytes));
         }
-        match self.is_noted(path) && !self.has_original(path) {
-            true => Ok(None),
-            false => read(path),
-        }
+        if self.is_recorded(path) && !self.has_original(path) { Ok(None) } else { read(path) }
     }
 
     /// Replaces a file, unless it already has these contents and this mode.
-    pub fn write(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), String> {
-        let is_mode = |meta: fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o777 == mode;
-        if fs::symlink_metadata(path).is_ok_and(is_mode) && fs::read(path).is_ok_and(|old| old == contents) {
-            return match self.is_noted(path) && !self.digests.contains_key(path) {
-                true => self.note_digest(path, Some(contents)),
-                false => Ok(()),
-            };
+    pub fn write(&mut self, path: &Path, contents: &[u8], mode: u32) -> Result<(), InstallError> {
+        let is_current = fs::symlink_metadata(path).is_ok_and(|meta| {
+            meta.is_file()
+                && meta.permissions().mode() & 0o777 == mode
+                && fs::read(path).is_ok_and(|old| old == contents)
+        });
+        if is_current {
+            if self.is_recorded(path) && !self.digests.contains_key(path) {
+                self.record_digest(path, Some(contents))?;
+            }
+            return Ok(());
         }
-        self.check(path)?;
-        self.note_digest(path, Some(contents))?;
-        self.note(path)?;
-        if self.has_original(path) {
-            keep(path)?;
-        }
-        let write = |new: &Path| {
+        self.record_replacement(path, Some(contents))?;
+        replace(path, |new| {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(new)?;
             file.set_permissions(Permissions::from_mode(mode))?;
             file.write_all(contents)?;
             file.sync_all()
-        };
-        replace(path, write)
+        })
     }
 
     /// Moves a file of another program away until our files are removed.
-    pub fn set_aside(&mut self, path: &Path) -> Result<(), String> {
+    pub fn set_aside(&mut self, path: &Path) -> Result<(), InstallError> {
         if fs::symlink_metadata(path).is_err() {
             return Ok(());
         }
-        self.check(path)?;
-        self.note_digest(path, None)?;
-        self.note(path)?;
-        if self.has_original(path) {
-            keep(path)?;
-        }
+        self.record_replacement(path, None)?;
         remove(path)
+    }
+
+    /// Prepares the replacement of a file by new contents, or its removal, and keeps the original.
+    fn record_replacement(&mut self, path: &Path, contents: Option<&[u8]>) -> Result<(), InstallError> {
+        self.check(path)?;
+        self.record_digest(path, contents)?;
+        self.record_path(path)?;
+        if self.has_original(path) {
+            keep_original(path)?;
+        }
+        Ok(())
     }
 
     /// Removes all files in reverse order, and restores the originals. Files that another program has replaced stay.
     /// Files that are already gone are not an error.
-    pub fn remove(mut self) -> Result<Vec<RemovedFile>, String> {
+    pub fn remove(mut self) -> Result<Vec<RemovedFile>, InstallError> {
         let mut removed = Vec::new();
         let mut failures = Vec::new();
         for path in std::mem::take(&mut self.files).into_iter().rev() {
             let undone = self.undo(&path);
             match undone.and_then(|removal| remove(&beside(&path, ".tmp")).map(|()| removal)) {
                 Ok(removal) => removed.push(RemovedFile { path, removal }),
-                Err(reason) => {
-                    failures.push(reason);
+                Err(error) => {
+                    failures.push(error);
                     self.files.insert(0, path);
                 }
             }
         }
         if !failures.is_empty() {
             failures.extend(self.save(FILES_LIST_NAME, &self.files).err());
-            return Err(failures.join("; "));
+            return Err(InstallError::Removal(failures));
         }
         // FILES goes first: if it remained without the other two, a restored original would count as ours.
         for name in [FILES_LIST_NAME, ORIGINALS_LIST_NAME, DIGESTS_LIST_NAME] {
@@ -176,28 +178,31 @@ impl CniFiles {
         Ok(removed)
     }
 
-    fn undo(&self, path: &Path) -> Result<FileRemoval, String> {
+    fn undo(&self, path: &Path) -> Result<FileRemoval, InstallError> {
         if self.is_replaced(path)? {
             return remove(&kept(path)).map(|()| FileRemoval::Left);
         }
-        match self.has_original(path) {
-            true => restore(path).map(|()| FileRemoval::Restored),
-            false => remove(path).map(|()| FileRemoval::Removed),
+        if self.has_original(path) {
+            restore_original(path).map(|()| FileRemoval::Restored)
+        } else {
+            remove(path).map(|()| FileRemoval::Removed)
         }
     }
 
     /// Returns whether the file in place is known not to be ours.
-    fn is_replaced(&self, path: &Path) -> Result<bool, String> {
+    fn is_replaced(&self, path: &Path) -> Result<bool, InstallError> {
         let Some(ours) = self.digests.get(path) else { return Ok(false) };
         match fs::symlink_metadata(path) {
-            Ok(found) if found.is_file() => Ok(digest_of(path)?.is_some_and(|found| !ours.contains(&found))),
+            Ok(found) if found.is_file() => {
+                Ok(read_digest(path)?.is_some_and(|found| !ours.contains(&found)))
+            }
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(about(path, &error)),
+            Err(error) => Err(file_error(path, error)),
         }
     }
 
-    fn is_noted(&self, path: &Path) -> bool {
+    fn is_recorded(&self, path: &Path) -> bool {
         self.files.iter().any(|known| known == path)
     }
 
@@ -206,12 +211,12 @@ impl CniFiles {
     }
 
     /// Records a path, and whether it has an original. A path that is written again keeps its position.
-    fn note(&mut self, path: &Path) -> Result<(), String> {
-        if self.is_noted(path) {
+    fn record_path(&mut self, path: &Path) -> Result<(), InstallError> {
+        if self.is_recorded(path) {
             return Ok(());
         }
-        let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
-        if !self.has_original(path) && (exists(path) || exists(&kept(path))) {
+        let exists = [path, &kept(path)].into_iter().any(|path| fs::symlink_metadata(path).is_ok());
+        if exists && !self.has_original(path) {
             self.originals.push(path.to_owned());
             self.save(ORIGINALS_LIST_NAME, &self.originals)?;
         }
@@ -221,22 +226,23 @@ impl CniFiles {
 
     /// Records the digest of the new contents before the file is replaced. The digest of the current file is kept if
     /// that file is ours, because it stays in place until the replacement.
-    fn note_digest(&mut self, path: &Path, contents: Option<&[u8]>) -> Result<(), String> {
+    fn record_digest(&mut self, path: &Path, contents: Option<&[u8]>) -> Result<(), InstallError> {
         let is_regular = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
-        let in_place = if is_regular { digest_of(path)? } else { None };
-        let is_ours = |digest: &String| match self.digests.get(path) {
+        let in_place = if is_regular { read_digest(path)? } else { None };
+        let mut ours: Vec<String> = in_place.into_iter().collect();
+        ours.retain(|digest| match self.digests.get(path) {
             Some(ours) => ours.contains(digest),
-            None => self.is_noted(path),
-        };
-        let mut ours: Vec<String> = in_place.into_iter().filter(is_ours).collect();
+            None => self.is_recorded(path),
+        });
         ours.extend(contents.map(digest).filter(|new| !ours.contains(new)));
         self.digests.insert(path.to_owned(), ours);
         self.save(DIGESTS_LIST_NAME, &self.digests)
     }
 
-    fn save<L: Serialize + ?Sized>(&self, name: &str, list: &L) -> Result<(), String> {
+    fn save<L: Serialize + ?Sized>(&self, name: &str, list: &L) -> Result<(), InstallError> {
         let path = self.state_dir.join(name);
-        let text = serde_json::to_vec(list).map_err(|error| about(&path, &error))?;
+        let text =
+            serde_json::to_vec(list).map_err(|source| InstallError::List { path: path.clone(), source })?;
         replace(&path, |new| {
             let mut file = File::create(new)?;
             file.write_all(&text)?;
@@ -245,9 +251,10 @@ impl CniFiles {
     }
 }
 
-fn load_list<L: DeserializeOwned + Default>(path: &Path) -> Result<L, String> {
+fn load_list<L: DeserializeOwned + Default>(path: &Path) -> Result<L, InstallError> {
     match read(path)? {
-        Some(text) => serde_json::from_slice(&text).map_err(|error| about(path, &error)),
+        Some(text) => serde_json::from_slice(&text)
+            .map_err(|source| InstallError::List { path: path.to_owned(), source }),
         None => Ok(L::default()),
     }
 }
@@ -256,20 +263,20 @@ fn digest(contents: &[u8]) -> String {
     HEXLOWER.encode(&Sha1::digest(contents))
 }
 
-fn digest_of(path: &Path) -> Result<Option<String>, String> {
+fn read_digest(path: &Path) -> Result<Option<String>, InstallError> {
     Ok(read(path)?.map(|contents| digest(&contents)))
 }
 
-fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+fn read(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(about(path, &error)),
+        Err(error) => Err(file_error(path, error)),
     }
 }
 
 /// Keeps a hard link to the file in place, unless an earlier run already did: the first kept file is the original.
-fn keep(path: &Path) -> Result<(), String> {
+fn keep_original(path: &Path) -> Result<(), InstallError> {
     let kept = kept(path);
     if fs::symlink_metadata(&kept).is_ok() {
         return Ok(());
@@ -283,13 +290,13 @@ fn keep(path: &Path) -> Result<(), String> {
 }
 
 /// Moves the kept file back. Without a kept file, the file in place is the original.
-fn restore(path: &Path) -> Result<(), String> {
+fn restore_original(path: &Path) -> Result<(), InstallError> {
     let kept = kept(path);
     match fs::rename(&kept, path) {
         // `rename` does nothing if both names are links to the same file, so the kept name has to be removed.
         Ok(()) => remove(&kept),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(about(path, &error)),
+        Err(error) => Err(file_error(path, error)),
     }
 }
 
@@ -304,29 +311,29 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Removes a file. A missing file is not an error.
-pub fn remove(path: &Path) -> Result<(), String> {
+pub fn remove(path: &Path) -> Result<(), InstallError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(about(path, &error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(path, error)),
         _ => Ok(()),
     }
 }
 
 /// Writes the new file beside the old one and renames it into place.
-fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), String> {
+fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), InstallError> {
     let new = beside(path, ".tmp");
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(|error| about(dir, &error))?;
+        fs::create_dir_all(dir).map_err(|error| file_error(dir, error))?;
     }
     let written = write(&new).and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
         // Remove the incomplete file.
         let _ = fs::remove_file(&new);
-        about(path, &error)
+        file_error(path, error)
     })
 }
 
-fn about(path: &Path, error: &dyn fmt::Display) -> String {
-    format!("{}: {error}", path.display())
+fn file_error(path: &Path, source: io::Error) -> InstallError {
+    InstallError::File { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -391,9 +398,9 @@ mod tests {
     fn a_kill_at_any_step_loses_no_original() {
         // The steps of a write; the process may be killed after each of them.
         let steps: [fn(&mut CniFiles, &Path); 4] = [
-            |files, path| files.note_digest(path, Some(b"ours")).unwrap(),
-            |files, path| files.note(path).unwrap(),
-            |_, path| keep(path).unwrap(),
+            |files, path| files.record_digest(path, Some(b"ours")).unwrap(),
+            |files, path| files.record_path(path).unwrap(),
+            |_, path| keep_original(path).unwrap(),
             |_, path| replace(path, |new| fs::write(new, "ours")).unwrap(),
         ];
         for killed_after in 0..=steps.len() {
@@ -458,7 +465,7 @@ mod tests {
         fs::remove_file(state.join(DIGESTS_LIST_NAME)).unwrap();
         // Killed before the first write of this version replaces the file.
         let mut files = CniFiles::load(&state).unwrap();
-        files.note_digest(&paths[0], Some(b"ours, newer")).unwrap();
+        files.record_digest(&paths[0], Some(b"ours, newer")).unwrap();
         for with_digests in [true, false] {
             if !with_digests {
                 CniFiles::load(&state).unwrap().write(&paths[0], b"ours", 0o644).unwrap();
@@ -476,7 +483,7 @@ mod tests {
         fs::remove_file(&paths[0]).unwrap();
         fs::create_dir(&paths[0]).unwrap();
         let mut files = CniFiles::load(&dir.path().join("state")).unwrap();
-        assert!(files.check(&paths[0]).unwrap_err().contains("is a directory"));
+        assert!(files.check(&paths[0]).unwrap_err().to_string().contains("is a directory"));
         assert!(files.write(&paths[0], b"ours", 0o755).is_err());
         assert!(files.remove().unwrap().is_empty());
     }

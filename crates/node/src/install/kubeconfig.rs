@@ -1,6 +1,7 @@
 //! The credentials of the CNI plugins: a kubeconfig with a token of their own service account, renewed long before it
 //! expires.
 
+use super::InstallError;
 use crate::startup::EnvironmentVariables;
 use jiff::Timestamp;
 use serde_json::json;
@@ -24,24 +25,20 @@ pub struct CniCredentials {
 }
 
 impl CniCredentials {
-    pub fn of(variables: &EnvironmentVariables) -> Result<CniCredentials, String> {
-        let or = |name: &str, default: &str| match variables.get(name) {
-            "" => default.to_owned(),
-            given => given.to_owned(),
-        };
+    pub fn new(variables: &EnvironmentVariables) -> Result<CniCredentials, InstallError> {
         let own = std::fs::read_to_string(NAMESPACE_FILE).unwrap_or_default();
         let default = if own.trim().is_empty() { DEFAULT_CNI_NAMESPACE } else { own.trim() };
-        let interval = match variables.get("CNI_TOKEN_REFRESH_INTERVAL") {
-            "" => None,
-            text => {
-                let parsed = text.parse::<tortie_model::scalar::GoDuration>().ok();
-                let parsed = parsed.and_then(|parsed| parsed.to_std()).filter(|parsed| !parsed.is_zero());
-                Some(parsed.ok_or_else(|| format!("CNI_TOKEN_REFRESH_INTERVAL={text} is not a duration"))?)
+        let mut interval = None;
+        if let Some(text) = variables.given("CNI_TOKEN_REFRESH_INTERVAL") {
+            let parsed = text.parse::<tortie_model::scalar::GoDuration>().ok();
+            interval = parsed.and_then(|parsed| parsed.to_std()).filter(|parsed| !parsed.is_zero());
+            if interval.is_none() {
+                return Err(InstallError::RefreshInterval(text.to_owned()));
             }
-        };
+        }
         Ok(CniCredentials {
-            namespace: or("POD_NAMESPACE", default),
-            account: or("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_CNI_ACCOUNT),
+            namespace: variables.get_or("POD_NAMESPACE", default),
+            account: variables.get_or("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_CNI_ACCOUNT),
             interval,
             due: None,
         })
@@ -60,12 +57,14 @@ impl CniCredentials {
     }
 
     /// Requests a new token and returns a kubeconfig with it.
-    pub async fn renew(&mut self, orchestrator: &OrchestratorClient) -> Result<String, String> {
+    pub async fn renew(&mut self, orchestrator: &OrchestratorClient) -> Result<String, InstallError> {
         let token = orchestrator.token(&self.namespace, &self.account, TOKEN_LIFETIME.as_secs()).await;
-        let token = token.map_err(|error| {
-            format!("no token for the service account {}/{}: {error}", self.namespace, self.account)
+        let token = token.map_err(|source| InstallError::Token {
+            namespace: self.namespace.clone(),
+            account: self.account.clone(),
+            source: Box::new(source),
         })?;
-        let wait = self.interval.unwrap_or_else(|| wait(&token, Timestamp::now(), rand::random()));
+        let wait = self.interval.unwrap_or_else(|| renewal_delay(&token, Timestamp::now(), rand::random()));
         self.due = Some(Instant::now() + wait);
         let server = orchestrator.server();
         if server.is_unchecked {
@@ -75,20 +74,20 @@ impl CniCredentials {
                  (K8S_INSECURE_SKIP_TLS_VERIFY, or insecure-skip-tls-verify in its kubeconfig)"
             );
         }
-        Ok(text(server, &token.text))
+        Ok(render_kubeconfig(server, &token.text))
     }
 }
 
 /// Returns the time until the renewal: a quarter of the token's remaining lifetime plus up to the same again at
 /// random, so that the nodes do not renew at the same time.
-fn wait(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
+fn renewal_delay(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
     let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
     let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
     let quarter = Duration::from_secs(left) / 4;
     (quarter + quarter.mul_f64(jitter.clamp(0.0, 1.0))).max(MIN_RENEWAL_DELAY)
 }
 
-fn text(server: &ApiServerAddress, token: &str) -> String {
+fn render_kubeconfig(server: &ApiServerAddress, token: &str) -> String {
     let mut cluster = json!({"server": server.url});
     if let Some(pem) = &server.authority {
         cluster["certificate-authority-data"] = data_encoding::BASE64.encode(pem.as_bytes()).into();
@@ -117,21 +116,24 @@ mod tests {
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let token = |expires: &str| ServiceAccountToken { text: "x".into(), expires: expires.into() };
         let hour = Duration::from_secs(3600);
-        assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
-        assert_eq!(wait(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
-        assert_eq!(wait(&token("2029-01-01T00:00:00Z"), now, 1.0), MIN_RENEWAL_DELAY);
-        assert_eq!(wait(&token("soon"), now, 1.0), MIN_RENEWAL_DELAY);
+        assert_eq!(renewal_delay(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
+        assert_eq!(renewal_delay(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
+        assert_eq!(renewal_delay(&token("2029-01-01T00:00:00Z"), now, 1.0), MIN_RENEWAL_DELAY);
+        assert_eq!(renewal_delay(&token("soon"), now, 1.0), MIN_RENEWAL_DELAY);
     }
 
     #[test]
     fn plugins_check_the_server_unless_told_otherwise() {
         let server =
             ApiServerAddress { url: "https://10.96.0.1:443".into(), authority: None, is_unchecked: false };
-        assert!(!text(&server, "t").contains("insecure"), "the system's authorities are believed");
+        assert!(
+            !render_kubeconfig(&server, "t").contains("insecure"),
+            "the system's authorities are believed"
+        );
         let unchecked = ApiServerAddress { is_unchecked: true, ..server.clone() };
-        assert!(text(&unchecked, "t").contains("insecure-skip-tls-verify"));
+        assert!(render_kubeconfig(&unchecked, "t").contains("insecure-skip-tls-verify"));
         let server = ApiServerAddress { authority: Some("PEM".into()), ..server };
-        let text = text(&server, "t");
+        let text = render_kubeconfig(&server, "t");
         assert!(text.contains(r#""certificate-authority-data": "UEVN""#), "{text}");
         assert!(!text.contains("insecure"), "{text}");
     }

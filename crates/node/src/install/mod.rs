@@ -12,15 +12,16 @@ use crate::startup::EnvironmentVariables;
 use crate::state::NodeState;
 pub use files::{CniFiles, FileRemoval, RemovedFile};
 use kubeconfig::CniCredentials;
-use network::{NetworkTemplate, PlaceholderValues};
+use network::{CarryOverError, NetworkTemplate, PlaceholderValues};
 pub use network::{carry_over, is_readable_network};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tortie_cni::{CniPlugin, PLUGIN_EXECUTABLE};
-use tortie_store::StoreLimits;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{StoreError, StoreLimits};
 
 /// Component name on the health page.
 const CNI_INSTALLATION_COMPONENT: &str = "CNI installation";
@@ -30,6 +31,33 @@ const INSTALLATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Mount point of the host's directories in a container.
 const HOST_MOUNT_DIR: &str = "/host";
 const KUBECONFIG_FILE_NAME: &str = "calico-kubeconfig";
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: is a directory", path.display())]
+    Directory { path: PathBuf },
+    /// A list of installed files in the state directory.
+    #[error("{}: {source}", path.display())]
+    List { path: PathBuf, source: serde_json::Error },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Removal(Vec<InstallError>),
+    #[error("CNI_CONF_NAME, CNI_OLD_CONF_NAME: {0:?} is not the name of a file")]
+    FileName(String),
+    #[error("CNI_NETWORK_CONFIG_FILE {path}: {source}")]
+    TemplateFile { path: String, source: io::Error },
+    #[error("the network configuration is not JSON once its names are filled in: {0}")]
+    Template(serde_json::Error),
+    #[error("the network configuration that is there cannot be carried over: {0}")]
+    CarryOver(#[from] CarryOverError),
+    #[error("CNI_TOKEN_REFRESH_INTERVAL={0} is not a duration")]
+    RefreshInterval(String),
+    #[error("no token for the service account {namespace}/{account}: {source}")]
+    Token { namespace: String, account: String, source: Box<StoreError> },
+    #[error(transparent)]
+    Kubernetes(#[from] StoreError),
+}
 
 /// The configuration and state of the installation.
 #[derive(Debug)]
@@ -58,24 +86,20 @@ impl CniInstaller {
         state_dir: &Path,
         kubernetes_datastore: bool,
         orchestrator: Option<KubernetesTarget>,
-    ) -> Result<CniInstaller, String> {
-        let or = |name: &str, default: &str| match variables.get(name) {
-            "" => default.to_owned(),
-            given => given.to_owned(),
-        };
-        let shown_dir = PathBuf::from(or("CNI_NET_DIR", "/etc/cni/net.d"));
-        let file = plain(or("CNI_CONF_NAME", "10-calico.conflist"))?;
-        let old_file = plain(or("CNI_OLD_CONF_NAME", &file))?;
+    ) -> Result<CniInstaller, InstallError> {
+        let shown_dir = PathBuf::from(variables.get_or("CNI_NET_DIR", "/etc/cni/net.d"));
+        let file = check_file_name(variables.get_or("CNI_CONF_NAME", "10-calico.conflist"))?;
+        let old_file = check_file_name(variables.get_or("CNI_OLD_CONF_NAME", &file))?;
         let kubeconfig = shown_dir.join(KUBECONFIG_FILE_NAME);
         Ok(CniInstaller {
-            bin_dir: on_host(&or("CNI_BIN_DIR", "/opt/cni/bin")),
+            bin_dir: on_host(&variables.get_or("CNI_BIN_DIR", "/opt/cni/bin")),
             conf_dir: on_host(&shown_dir.display().to_string()),
             old_file: Some(old_file).filter(|old| *old != file),
             file,
             keep_programs: !variables.flag("UPDATE_CNI_BINARIES", true),
             network: NetworkTemplate::read(variables, orchestrator.is_some())?,
             values: PlaceholderValues::new(variables, node, kubernetes_datastore, &kubeconfig),
-            credentials: orchestrator.as_ref().map(|_| CniCredentials::of(variables)).transpose()?,
+            credentials: orchestrator.as_ref().map(|_| CniCredentials::new(variables)).transpose()?,
             orchestrator,
             files: CniFiles::load(state_dir)?,
             shown_dir,
@@ -92,9 +116,9 @@ impl CniInstaller {
                     state.set_trouble(CNI_INSTALLATION_COMPONENT, None);
                     pause
                 }
-                Err(reason) => {
-                    tracing::warn!(reason, "cannot install the CNI plugins; retrying");
-                    state.set_trouble(CNI_INSTALLATION_COMPONENT, Some(reason));
+                Err(error) => {
+                    tracing::warn!(reason = error.to_string(), "cannot install the CNI plugins; retrying");
+                    state.set_trouble(CNI_INSTALLATION_COMPONENT, Some(error.to_string()));
                     INSTALLATION_RETRY_DELAY
                 }
             };
@@ -103,15 +127,14 @@ impl CniInstaller {
     }
 
     /// Installs whatever is missing or differs. Returns the time until the next check.
-    async fn pass(&mut self) -> Result<Duration, String> {
+    async fn pass(&mut self) -> Result<Duration, InstallError> {
         let text = self.network.fill(&self.values, self.original()?.as_deref())?;
         self.write_programs()?;
         let mut pause = INSTALLATION_CHECK_INTERVAL;
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
             let path = self.conf_dir.join(KUBECONFIG_FILE_NAME);
             if !path.exists() || credentials.are_due() {
-                let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await;
-                let orchestrator = orchestrator.map_err(|error| error.to_string())?;
+                let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
                 let text = credentials.renew(&orchestrator).await?;
                 self.files.write(&path, text.as_bytes(), 0o600)?;
             }
@@ -125,7 +148,7 @@ impl CniInstaller {
     }
 
     /// Returns the network configuration of another installation.
-    fn original(&self) -> Result<Option<Vec<u8>>, String> {
+    fn original(&self) -> Result<Option<Vec<u8>>, InstallError> {
         for name in [Some(&self.file), self.old_file.as_ref()].into_iter().flatten() {
             let path = self.conf_dir.join(name);
             match self.files.original(&path)? {
@@ -140,7 +163,7 @@ impl CniInstaller {
         Ok(None)
     }
 
-    fn write_programs(&mut self) -> Result<(), String> {
+    fn write_programs(&mut self) -> Result<(), InstallError> {
         for plugin in [CniPlugin::Calico, CniPlugin::CalicoIpam] {
             let to = self.bin_dir.join(plugin.name());
             let there = to.exists();
@@ -150,8 +173,8 @@ impl CniInstaller {
             self.files.write(&to, PLUGIN_EXECUTABLE, 0o755)?;
         }
         if !self.programs_checked {
-            let (programs, networks) = (self.bin_dir.display(), self.shown_dir.display());
-            tracing::info!(%programs, %networks, "installed the CNI plugins");
+            let programs = self.bin_dir.display();
+            tracing::info!(%programs, networks = %self.shown_dir.display(), "installed the CNI plugins");
         }
         self.programs_checked = true;
         Ok(())
@@ -160,7 +183,7 @@ impl CniInstaller {
 
 /// Removes the files that were installed with this state directory, the network configuration first, and restores the
 /// originals.
-pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, String> {
+pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, InstallError> {
     CniFiles::load(state_dir)?.remove()
 }
 
@@ -171,11 +194,11 @@ fn on_host(path: &str) -> PathBuf {
 }
 
 /// Rejects file names that lead out of their directory.
-fn plain(name: String) -> Result<String, String> {
-    match name.contains('/') || name.starts_with('.') {
-        true => Err(format!("CNI_CONF_NAME, CNI_OLD_CONF_NAME: {name:?} is not the name of a file")),
-        false => Ok(name),
+fn check_file_name(name: String) -> Result<String, InstallError> {
+    if name.contains('/') || name.starts_with('.') {
+        return Err(InstallError::FileName(name));
     }
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -269,7 +292,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut variables = variables(dir.path());
         variables.0.insert("CNI_CONF_NAME".into(), "../x".into());
-        let refused = CniInstaller::new(&variables, "n1", dir.path(), false, None).unwrap_err();
+        let refused = CniInstaller::new(&variables, "n1", dir.path(), false, None).unwrap_err().to_string();
         assert!(refused.contains("\"../x\""), "{refused}");
     }
 }

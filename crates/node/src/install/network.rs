@@ -1,11 +1,13 @@
 //! The network configuration for the runtime: the built-in one or one from the operator, filled in with the values of
 //! this node.
 
+use super::InstallError;
 use crate::cni::NetworkConfig;
 use crate::startup::EnvironmentVariables;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tortie_cni::CniError;
 
 /// A plugin list (conflist) with placeholders of the form `__NAME__`.
 #[derive(Debug)]
@@ -43,13 +45,11 @@ const ETCD_TLS_PLACEHOLDERS: [&str; 3] = ["ETCD_CERT_FILE", "ETCD_CA_CERT_FILE",
 impl NetworkTemplate {
     /// Reads the list from CNI_NETWORK_CONFIG_FILE or CNI_NETWORK_CONFIG, else uses the built-in one. `kubernetes` is
     /// whether there is a Kubernetes to query about pods.
-    pub fn read(variables: &EnvironmentVariables, kubernetes: bool) -> Result<NetworkTemplate, String> {
-        let file = variables.get("CNI_NETWORK_CONFIG_FILE");
-        if !file.is_empty() {
-            let read = std::fs::read_to_string(file);
-            return read
-                .map(NetworkTemplate::Given)
-                .map_err(|error| format!("CNI_NETWORK_CONFIG_FILE {file}: {error}"));
+    pub fn read(variables: &EnvironmentVariables, kubernetes: bool) -> Result<NetworkTemplate, InstallError> {
+        if let Some(path) = variables.given("CNI_NETWORK_CONFIG_FILE") {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| InstallError::TemplateFile { path: path.to_owned(), source })?;
+            return Ok(NetworkTemplate::Given(text));
         }
         match variables.get("CNI_NETWORK_CONFIG") {
             "" => Ok(NetworkTemplate::stock(variables, kubernetes)),
@@ -58,7 +58,7 @@ impl NetworkTemplate {
     }
 
     fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> NetworkTemplate {
-        let list = stock(variables, kubernetes);
+        let list = stock_list(variables, kubernetes);
         let plugin = &list["plugins"][0];
         let mut own = vec!["nodename", "kubernetes"];
         own.extend(Some("mtu").filter(|_| !variables.get("CNI_MTU").is_empty()));
@@ -67,7 +67,7 @@ impl NetworkTemplate {
     }
 
     /// Renders the configuration. `original` is the configuration of another installation on the host.
-    pub fn fill(&self, values: &PlaceholderValues, original: Option<&[u8]>) -> Result<String, String> {
+    pub fn fill(&self, values: &PlaceholderValues, original: Option<&[u8]>) -> Result<String, InstallError> {
         let list = match (self, original) {
             (NetworkTemplate::Given(text) | NetworkTemplate::Stock { list: text, .. }, None)
             | (NetworkTemplate::Given(text), _) => values.fill(text)?,
@@ -76,8 +76,7 @@ impl NetworkTemplate {
                 carry_over(original, own.as_object().unwrap_or(&Map::new()))?
             }
         };
-        let pretty = serde_json::to_string_pretty(&list).map_err(|error| error.to_string())?;
-        Ok(pretty + "\n")
+        Ok(format!("{list:#}\n"))
     }
 }
 
@@ -88,29 +87,36 @@ impl PlaceholderValues {
         kubernetes_datastore: bool,
         kubeconfig: &Path,
     ) -> PlaceholderValues {
-        let given = |name: &str, default: &str| match variables.get(name) {
-            "" => default.to_owned(),
-            value => value.to_owned(),
-        };
-        let mut values: BTreeMap<&'static str, String> =
-            VARIABLE_PLACEHOLDERS.iter().map(|(name, default)| (*name, given(name, default))).collect();
+        let mut values: BTreeMap<&'static str, String> = VARIABLE_PLACEHOLDERS
+            .iter()
+            .map(|(name, default)| (*name, variables.get_or(name, default)))
+            .collect();
         values.extend(ETCD_TLS_PLACEHOLDERS.iter().map(|name| (*name, variables.get(name).to_owned())));
         let datastore = if kubernetes_datastore { "kubernetes" } else { "etcdv3" };
         values.insert("DATASTORE_TYPE", datastore.to_owned());
-        values.insert("KUBERNETES_NODE_NAME", given("KUBERNETES_NODE_NAME", node));
+        values.insert("KUBERNETES_NODE_NAME", variables.get_or("KUBERNETES_NODE_NAME", node));
         values.insert("KUBECONFIG_FILEPATH", kubeconfig.display().to_string());
         PlaceholderValues(values)
     }
 
-    fn fill(&self, text: &str) -> Result<Value, String> {
+    fn fill(&self, text: &str) -> Result<Value, InstallError> {
         let mut text = text.to_owned();
         for (name, value) in &self.0 {
-            text = text.replace(&format!("__{name}__"), &escaped(value));
+            text = text.replace(&format!("__{name}__"), &escape_json(value));
         }
-        serde_json::from_str(&text).map_err(|error| {
-            format!("the network configuration is not JSON once its names are filled in: {error}")
-        })
+        serde_json::from_str(&text).map_err(InstallError::Template)
     }
+}
+
+/// Why the plugin list of another installation cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CarryOverError {
+    #[error(transparent)]
+    Json(serde_json::Error),
+    #[error("it has no plugin of type calico")]
+    NoCalicoPlugin,
+    #[error(transparent)]
+    Plugin(CniError),
 }
 
 /// Returns whether a configuration is JSON. A power failure may leave an empty or incomplete file, from which nothing
@@ -122,10 +128,8 @@ pub fn is_readable_network(text: &[u8]) -> bool {
 /// Returns the plugin list of another installation, with the keys in `own` set in its `calico` plugin. Everything
 /// else stays: the name of the network, chained plugins, MTU, IPAM, policy and features. The node name of the other
 /// installation is dropped if ours is not among the keys.
-pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, String> {
-    let broken =
-        |reason: &str| format!("the network configuration that is there cannot be carried over: {reason}");
-    let mut list: Value = serde_json::from_slice(original).map_err(|error| broken(&error.to_string()))?;
+pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, InstallError> {
+    let mut list: Value = serde_json::from_slice(original).map_err(CarryOverError::Json)?;
     // The older form of a single plugin without a list.
     if list.get("plugins").is_none() && list.get("type").is_some() {
         let mut plugin = list;
@@ -137,11 +141,11 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, St
         }
         list["plugins"] = json!([plugin]);
     }
-    let (name, version) = (list["name"].clone(), list["cniVersion"].clone());
-    let plugins = list.get_mut("plugins").and_then(Value::as_array_mut);
-    let is_calico = |plugin: &&mut Value| plugin["type"] == "calico";
-    let plugin = plugins.into_iter().flatten().find(is_calico).and_then(Value::as_object_mut);
-    let plugin = plugin.ok_or_else(|| broken("it has no plugin of type calico"))?;
+    let name = list["name"].clone();
+    let version = list["cniVersion"].clone();
+    let mut plugins = list.get_mut("plugins").and_then(Value::as_array_mut).into_iter().flatten();
+    let plugin = plugins.find(|plugin| plugin["type"] == "calico").and_then(Value::as_object_mut);
+    let plugin = plugin.ok_or(CarryOverError::NoCalicoPlugin)?;
     plugin.remove("nodename");
     let mut checked = plugin.clone();
     checked.insert("name".to_owned(), name);
@@ -149,7 +153,7 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, St
         checked.insert("cniVersion".to_owned(), version);
     }
     let parsed = NetworkConfig::parse(&Value::Object(checked).to_string());
-    parsed.and_then(|(config, _)| config.check("")).map_err(|error| broken(&error.to_string()))?;
+    parsed.and_then(|(config, _)| config.check("")).map_err(CarryOverError::Plugin)?;
     for (key, value) in own {
         match (plugin.get_mut(key).and_then(Value::as_object_mut), value.as_object()) {
             (Some(there), Some(ours)) => there.extend(ours.clone()),
@@ -162,7 +166,7 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, St
 }
 
 /// Returns Calico's stock configuration. Without Kubernetes, the settings for it are left out.
-fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
+fn stock_list(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
     let both = variables.flag("CNI_ASSIGN_IPV6", false);
     let mut plugin = json!({
         "type": "calico",
@@ -185,7 +189,7 @@ fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
 }
 
 /// Escapes a value for use inside a JSON string.
-fn escaped(value: &str) -> String {
+fn escape_json(value: &str) -> String {
     let quoted = Value::String(value.to_owned()).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
@@ -200,7 +204,7 @@ mod tests {
         )
     }
 
-    fn filled(pairs: &[(&str, &str)], kubernetes: bool) -> Result<Value, String> {
+    fn filled(pairs: &[(&str, &str)], kubernetes: bool) -> Result<Value, InstallError> {
         filled_over(pairs, kubernetes, None)
     }
 
@@ -208,7 +212,7 @@ mod tests {
         pairs: &[(&str, &str)],
         kubernetes: bool,
         original: Option<&[u8]>,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, InstallError> {
         let variables = variables(pairs);
         let values = PlaceholderValues::new(
             &variables,
@@ -236,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn a_given_network_is_filled_in_and_must_be_json() {
+    fn a_given_network_must_be_json_when_filled() {
         let text = r#"{"name":"x","plugins":[{"type":"calico","mtu":__CNI_MTU__,"etcd_endpoints":"__ETCD_ENDPOINTS__"}]}"#;
         let list = filled(&[("CNI_NETWORK_CONFIG", text), ("ETCD_ENDPOINTS", "http://a\"b")], false).unwrap();
         assert_eq!(list["plugins"][0]["mtu"], 0);
         assert_eq!(list["plugins"][0]["etcd_endpoints"], "http://a\"b");
-        let error = filled(&[("CNI_NETWORK_CONFIG", "{")], false).unwrap_err();
+        let error = filled(&[("CNI_NETWORK_CONFIG", "{")], false).unwrap_err().to_string();
         assert!(error.contains("is not JSON"), "{error}");
         assert!(filled(&[("CNI_NETWORK_CONFIG_FILE", "/nonexistent")], false).is_err());
     }
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_carried_over_is_refused() {
+    fn unusable_lists_are_not_carried_over() {
         for (text, reason) in [
             ("{", "EOF"),
             (r#"{"name": "x", "plugins": [{"type": "bridge"}]}"#, "no plugin of type calico"),
@@ -278,7 +282,7 @@ mod tests {
             (r#"{"name": "x", "plugins": [{"type": "calico"}]}"#, "ipam.type is missing"),
             (r#"{"name": "x", "cniVersion": "9.0.0", "plugins": [{"type": "calico"}]}"#, "incompatible"),
         ] {
-            let error = filled_over(&[], false, Some(text.as_bytes())).unwrap_err();
+            let error = filled_over(&[], false, Some(text.as_bytes())).unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains("carried over"), "{error}");
         }
     }

@@ -1,5 +1,7 @@
 //! Prometheus metrics of the daemon, under the names that Felix uses, so that existing dashboards work.
 
+#[macro_use]
+mod declare;
 mod page;
 pub mod wireguard;
 
@@ -16,298 +18,150 @@ use tortie_compute::{EvaluationCounts, ObjectCounts};
 use tortie_dataplane::{EngineStats, PolicyStats};
 use tortie_http::SummaryMetric;
 
+pub(crate) use declare::declare_metrics;
+
+/// Metrics with one label.
+type LabelledFamily<M> = Family<[(&'static str, String); 1], M>;
+
+declare_metrics! {
+    #[derive(Debug, Default)]
+    pub struct NodeMetrics {
+        registry: Registry;
+        pub flow: FlowMetrics;
+        pub table: TableMetrics;
+        pub apply_time: SummaryMetric;
+        pub fib_lag: FibLagMetric;
+        log_counters: OnceLock<Arc<LogCounters>>;
+        host: LabelledFamily<Gauge> = "felix_host", "Always 1, with the name of the host";
+        pub resync_state: Gauge = "felix_resync_state", "1 waiting for the datastore, 2 resyncing, 3 in sync";
+        pub resyncs: Counter = "felix_resyncs_started",
+            "How often this host began to read the datastore, or read what it had missed";
+        local_endpoints: Gauge = "felix_active_local_endpoints", "Endpoints active on this host";
+        local_policies: Gauge = "felix_active_local_policies", "Policies in force on this host";
+        unproxied_workloads: Gauge = "tortie_workloads_without_http_proxy",
+            "Workloads with rules whose HTTP conditions no proxy enforces";
+        local_selectors: Gauge = "felix_active_local_selectors", "Address sets in use on this host";
+        hosts: Gauge = "felix_cluster_num_hosts", "Hosts of the cluster";
+        workload_endpoints: Gauge = "felix_cluster_num_workload_endpoints", "Workload endpoints of the cluster";
+        host_endpoints: Gauge = "felix_cluster_num_host_endpoints", "Host endpoints of the cluster";
+        policies: Gauge = "felix_cluster_num_policies", "Policies of the cluster";
+        profiles: Gauge = "felix_cluster_num_profiles", "Profiles of the cluster";
+        tiers: Gauge = "felix_cluster_num_tiers", "Tiers of the cluster";
+        labelled: Gauge = "felix_label_index_num_endpoints", "Endpoints and network sets with labels";
+        selectors: LabelledFamily<Gauge> = "felix_label_index_num_active_selectors",
+            "Selectors that are matched, by whether a label finds them";
+        evaluations: LabelledFamily<Counter> = "felix_label_index_selector_evals",
+            "Evaluations of selectors, by result";
+        strategies: LabelledFamily<Counter> = "felix_label_index_strategy_evals",
+            "Searches for what a new selector matches, by how they are done";
+        pub routes: Gauge = "felix_route_table_num_routes", "Routes this host holds";
+        pub proxied: Gauge = "tortie_proxied_addresses",
+            "Addresses of workloads that links of this host answer for";
+        pub updates: Counter = "felix_calc_graph_updates_processed", "Datastore updates";
+        pub dataplane_failures: Counter = "felix_int_dataplane_failures",
+            "Updates the kernel did not take and that are tried again";
+        pub plan_consumer_resyncs: LabelledFamily<Counter> = "tortie_plan_consumer_resyncs",
+            "How often a consumer of the plan was sent the whole plan, at its start or because too many changes waited";
+        pub bad_objects: Counter = "tortie_bad_objects", "Objects that could not take effect";
+        pub datastore_failures: Counter = "tortie_datastore_failed_attempts",
+            "Attempts to follow the datastore that failed, counted when an outage ends";
+        rejected_responses: Counter = "tortie_datastore_rejected_responses",
+            "Responses of the API server that were too large or not what was requested";
+        distrusted_lists: Counter = "tortie_datastore_distrusted_lists",
+            "Lists of the datastore whose deletions were not applied because most known objects were missing";
+        pub unrecorded: Gauge = "tortie_unrecorded_events", "Events after the end of a recording (--record)";
+        pub address_conflicts: Gauge = "tortie_address_conflicts",
+            "Addresses of live containers that the datastore gives to somebody else or does not know";
+        pub refused: Gauge = "tortie_refused_objects",
+            "Chains and sets the kernel does not take; what they guard is closed";
+        pub policy_in_force: Gauge = "tortie_policy_in_force",
+            "1 if the kernel enforces the policy of this node, 0 if it refuses the table";
+        pub second_engine: Gauge = "tortie_second_policy_engine",
+            "1 while chains of Calico's Felix are in the kernel beside the policy of this node";
+        pub closed_connections: LabelledFamily<Counter> = "tortie_closed_connections",
+            "Connections to the node that were closed because there were too many";
+        pub cni_requests: Family<[(&'static str, String); 2], Counter> = "tortie_cni_requests",
+            "CNI requests by command and code";
+        log_lines_dropped: Counter = "felix_logs_dropped",
+            "Lines for the log file or syslog that were dropped because there were too many at once";
+        log_errors: Counter = "felix_log_errors", "Lines that the log file or syslog did not take";
+    }
+}
+
+declare_metrics! {
+    /// The nf_tables table that enforces policy. Its counters are copied from the dataplane and restart at zero with a
+    /// new dataplane, as counters do when a process restarts.
+    #[derive(Debug, Default)]
+    pub struct TableMetrics {
+        chains: Gauge = "felix_nft_chains", "Chains of our table";
+        rules: Gauge = "felix_nft_rules", "Rules of our table";
+        sets: Gauge = "felix_nft_sets", "Sets of our table";
+        maps: Gauge = "felix_nft_maps", "Maps of our table";
+        calls: Counter = "felix_nft_calls", "Transactions of our table";
+        errors: Counter = "felix_nft_errors", "Transactions the kernel refused";
+        list_calls: Counter = "felix_nft_list_calls", "Looks at the whole table";
+        list_errors: Counter = "felix_nft_list_errors", "Looks that failed";
+    }
+}
+
+declare_metrics! {
+    /// Updates on their way from the datastore through the plan to the kernel.
+    #[derive(Debug, Default)]
+    pub struct FlowMetrics {
+        /// Time to process datastore updates into changes of the plan.
+        pub plan_time: SummaryMetric;
+        pub batch: SummaryMetric;
+        pub plan_updates: Counter = "felix_calc_graph_output_events", "Changes of the plan";
+        pub first_sync: Gauge<f64, AtomicU64> = "felix_int_dataplane_initial_resync_time_seconds",
+            "From the start of the dataplane until the kernel had the plan";
+    }
+}
+
+/// Time from learning a route until the kernel has it.
 #[derive(Debug)]
-pub struct NodeMetrics {
-    registry: Registry,
-    pub resync_state: Gauge,
-    pub resyncs: Counter,
-    local_endpoints: Gauge,
-    local_policies: Gauge,
-    unproxied_workloads: Gauge,
-    local_selectors: Gauge,
-    hosts: Gauge,
-    workload_endpoints: Gauge,
-    host_endpoints: Gauge,
-    policies: Gauge,
-    profiles: Gauge,
-    tiers: Gauge,
-    labelled: Gauge,
-    selectors: Family<[(&'static str, String); 1], Gauge>,
-    evaluations: Family<[(&'static str, String); 1], Counter>,
-    strategies: Family<[(&'static str, String); 1], Counter>,
-    pub flow: FlowMetrics,
-    pub routes: Gauge,
-    /// Addresses of workloads for which interfaces of the host answer ARP and ND requests.
-    pub proxied: Gauge,
-    pub updates: Counter,
-    pub dataplane_failures: Counter,
-    pub apply_time: SummaryMetric,
-    pub bad_objects: Counter,
-    /// Failed attempts to reach the datastore.
-    pub datastore_failures: Counter,
-    rejected_responses: Counter,
-    distrusted_lists: Counter,
-    /// Events that are missing in the recording because it has ended.
-    pub unrecorded: Gauge,
-    pub refused: Gauge,
-    /// 1, or 0 while the kernel refuses the policy table as a whole.
-    pub policy_in_force: Gauge,
-    /// 1 while Felix's chains are in the kernel beside our policy.
-    pub second_engine: Gauge,
-    pub address_conflicts: Gauge,
-    pub cni_requests: Family<[(&'static str, String); 2], Counter>,
-    /// Connections that were closed because of the connection limit, by listener.
-    pub closed_connections: Family<[(&'static str, String); 1], Counter>,
-    pub table: TableMetrics,
-    log: LogMetrics,
-    /// Time from learning a route until the kernel has it.
-    pub fib_lag: Histogram,
-}
+pub struct FibLagMetric(pub Histogram);
 
-/// Log lines that were not written.
-#[derive(Debug, Default)]
-struct LogMetrics {
-    counters: OnceLock<Arc<LogCounters>>,
-    dropped: Counter,
-    errors: Counter,
-}
-
-/// The nf_tables table that enforces policy.
-#[derive(Debug, Default)]
-pub struct TableMetrics {
-    chains: Gauge,
-    rules: Gauge,
-    sets: Gauge,
-    maps: Gauge,
-    // These counters are copied from the dataplane and restart at zero with a new dataplane, as counters do when a
-    // process restarts.
-    calls: Counter,
-    errors: Counter,
-    list_calls: Counter,
-    list_errors: Counter,
+impl Default for FibLagMetric {
+    fn default() -> FibLagMetric {
+        FibLagMetric(Histogram::new(exponential_buckets(0.001, 2.0, 15)))
+    }
 }
 
 impl TableMetrics {
     pub fn set(&self, stats: &PolicyStats) {
-        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let EngineStats::Nftables { chains, maps } = stats.engine;
-        self.chains.set(count(chains));
-        self.rules.set(count(stats.rules));
-        self.sets.set(count(stats.sets));
-        self.maps.set(count(maps));
-        counted(&self.calls, stats.writes);
-        counted(&self.errors, stats.refused_writes);
-        counted(&self.list_calls, stats.reads);
-        counted(&self.list_errors, stats.failed_reads);
-    }
-}
-
-/// Updates on their way from the datastore through the plan to the kernel.
-#[derive(Debug, Default)]
-pub struct FlowMetrics {
-    pub plan_updates: Counter,
-    /// Time to process datastore updates into changes of the plan.
-    pub plan_time: SummaryMetric,
-    pub batch: SummaryMetric,
-    pub first_sync: Gauge<f64, AtomicU64>,
-}
-
-impl FlowMetrics {
-    fn register(&self, r: &mut Registry) {
-        r.register("felix_calc_graph_output_events", "Changes of the plan", self.plan_updates.clone());
-        r.register(
-            "felix_int_dataplane_initial_resync_time_seconds",
-            "From the start of the dataplane until the kernel had the plan",
-            self.first_sync.clone(),
-        );
+        set_gauge(&self.chains, chains);
+        set_gauge(&self.rules, stats.rules);
+        set_gauge(&self.sets, stats.sets);
+        set_gauge(&self.maps, maps);
+        set_counter(&self.calls, stats.writes);
+        set_counter(&self.errors, stats.refused_writes);
+        set_counter(&self.list_calls, stats.reads);
+        set_counter(&self.list_errors, stats.failed_reads);
     }
 }
 
 impl NodeMetrics {
     pub fn new(host: &str) -> NodeMetrics {
-        let mut metrics = NodeMetrics {
-            registry: Registry::default(),
-            resync_state: Gauge::default(),
-            resyncs: Counter::default(),
-            local_endpoints: Gauge::default(),
-            local_policies: Gauge::default(),
-            unproxied_workloads: Gauge::default(),
-            local_selectors: Gauge::default(),
-            hosts: Gauge::default(),
-            workload_endpoints: Gauge::default(),
-            host_endpoints: Gauge::default(),
-            policies: Gauge::default(),
-            profiles: Gauge::default(),
-            tiers: Gauge::default(),
-            labelled: Gauge::default(),
-            selectors: Family::default(),
-            evaluations: Family::default(),
-            strategies: Family::default(),
-            flow: FlowMetrics::default(),
-            routes: Gauge::default(),
-            proxied: Gauge::default(),
-            updates: Counter::default(),
-            dataplane_failures: Counter::default(),
-            apply_time: SummaryMetric::default(),
-            bad_objects: Counter::default(),
-            rejected_responses: Counter::default(),
-            distrusted_lists: Counter::default(),
-            datastore_failures: Counter::default(),
-            unrecorded: Gauge::default(),
-            refused: Gauge::default(),
-            policy_in_force: Gauge::default(),
-            second_engine: Gauge::default(),
-            address_conflicts: Gauge::default(),
-            cni_requests: Family::default(),
-            closed_connections: Family::default(),
-            table: TableMetrics::default(),
-            log: LogMetrics::default(),
-            fib_lag: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
-        };
+        let mut metrics = NodeMetrics::default();
         metrics.resync_state.set(1);
         metrics.resyncs.inc();
-        let hosts: Family<[(&'static str, String); 1], Gauge> = Family::default();
-        hosts.get_or_create(&[("host", host.to_owned())]).set(1);
-        let r = &mut metrics.registry;
-        r.register("felix_host", "Always 1, with the name of the host", hosts);
-        r.register(
-            "felix_resync_state",
-            "1 waiting for the datastore, 2 resyncing, 3 in sync",
-            metrics.resync_state.clone(),
-        );
-        r.register(
-            "felix_resyncs_started",
-            "How often this host began to read the datastore, or read what it had missed",
-            metrics.resyncs.clone(),
-        );
-        for (name, help, gauge) in [
-            ("felix_active_local_endpoints", "Endpoints active on this host", &metrics.local_endpoints),
-            ("felix_active_local_policies", "Policies in force on this host", &metrics.local_policies),
-            (
-                "tortie_workloads_without_http_proxy",
-                "Workloads with rules whose HTTP conditions no proxy enforces",
-                &metrics.unproxied_workloads,
-            ),
-            ("felix_active_local_selectors", "Address sets in use on this host", &metrics.local_selectors),
-            ("felix_cluster_num_hosts", "Hosts of the cluster", &metrics.hosts),
-            (
-                "felix_cluster_num_workload_endpoints",
-                "Workload endpoints of the cluster",
-                &metrics.workload_endpoints,
-            ),
-            ("felix_cluster_num_host_endpoints", "Host endpoints of the cluster", &metrics.host_endpoints),
-            ("felix_cluster_num_policies", "Policies of the cluster", &metrics.policies),
-            ("felix_cluster_num_profiles", "Profiles of the cluster", &metrics.profiles),
-            ("felix_cluster_num_tiers", "Tiers of the cluster", &metrics.tiers),
-            ("felix_label_index_num_endpoints", "Endpoints and network sets with labels", &metrics.labelled),
-        ] {
-            r.register(name, help, gauge.clone());
-        }
-        r.register(
-            "felix_label_index_num_active_selectors",
-            "Selectors that are matched, by whether a label finds them",
-            metrics.selectors.clone(),
-        );
-        r.register(
-            "felix_label_index_selector_evals",
-            "Evaluations of selectors, by result",
-            metrics.evaluations.clone(),
-        );
-        r.register(
-            "felix_label_index_strategy_evals",
-            "Searches for what a new selector matches, by how they are done",
-            metrics.strategies.clone(),
-        );
-        metrics.flow.register(r);
-        r.register("felix_route_table_num_routes", "Routes this host holds", metrics.routes.clone());
-        r.register(
-            "tortie_proxied_addresses",
-            "Addresses of workloads that links of this host answer for",
-            metrics.proxied.clone(),
-        );
-        r.register("felix_calc_graph_updates_processed", "Datastore updates", metrics.updates.clone());
-        r.register(
-            "felix_int_dataplane_failures",
-            "Updates the kernel did not take and that are tried again",
-            metrics.dataplane_failures.clone(),
-        );
-        r.register("tortie_bad_objects", "Objects that could not take effect", metrics.bad_objects.clone());
-        r.register(
-            "tortie_datastore_failed_attempts",
-            "Attempts to follow the datastore that failed, counted when an outage ends",
-            metrics.datastore_failures.clone(),
-        );
-        r.register(
-            "tortie_datastore_rejected_responses",
-            "Responses of the API server that were too large or not what was requested",
-            metrics.rejected_responses.clone(),
-        );
-        r.register(
-            "tortie_datastore_distrusted_lists",
-            "Lists of the datastore whose deletions were not applied because most known objects were missing",
-            metrics.distrusted_lists.clone(),
-        );
-        r.register(
-            "tortie_unrecorded_events",
-            "Events after the end of a recording (--record)",
-            metrics.unrecorded.clone(),
-        );
-        r.register(
-            "tortie_address_conflicts",
-            "Addresses of live containers that the datastore gives to somebody else or does not know",
-            metrics.address_conflicts.clone(),
-        );
-        r.register(
-            "tortie_refused_objects",
-            "Chains and sets the kernel does not take; what they guard is closed",
-            metrics.refused.clone(),
-        );
-        r.register(
-            "tortie_policy_in_force",
-            "1 if the kernel enforces the policy of this node, 0 if it refuses the table",
-            metrics.policy_in_force.clone(),
-        );
-        r.register(
-            "tortie_second_policy_engine",
-            "1 while chains of Calico's Felix are in the kernel beside the policy of this node",
-            metrics.second_engine.clone(),
-        );
-        r.register(
-            "tortie_closed_connections",
-            "Connections to the node that were closed because there were too many",
-            metrics.closed_connections.clone(),
-        );
-        r.register("tortie_cni_requests", "CNI requests by command and code", metrics.cni_requests.clone());
-        r.register(
+        metrics.host.get_or_create(&[("host", host.to_owned())]).set(1);
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.flow.register(&mut registry);
+        metrics.table.register(&mut registry);
+        registry.register(
             "bgp_fib_lag_seconds",
             "Time from learning routes to having them in the kernel, of the oldest of each batch",
-            metrics.fib_lag.clone(),
+            metrics.fib_lag.0.clone(),
         );
-        r.register(
-            "felix_logs_dropped",
-            "Lines for the log file or syslog that were dropped because there were too many at once",
-            metrics.log.dropped.clone(),
-        );
-        r.register(
-            "felix_log_errors",
-            "Lines that the log file or syslog did not take",
-            metrics.log.errors.clone(),
-        );
-        let table = &metrics.table;
-        r.register("felix_nft_chains", "Chains of our table", table.chains.clone());
-        r.register("felix_nft_rules", "Rules of our table", table.rules.clone());
-        r.register("felix_nft_sets", "Sets of our table", table.sets.clone());
-        r.register("felix_nft_maps", "Maps of our table", table.maps.clone());
-        r.register("felix_nft_calls", "Transactions of our table", table.calls.clone());
-        r.register("felix_nft_errors", "Transactions the kernel refused", table.errors.clone());
-        r.register("felix_nft_list_calls", "Looks at the whole table", table.list_calls.clone());
-        r.register("felix_nft_list_errors", "Looks that failed", table.list_errors.clone());
+        metrics.registry = registry;
         metrics
     }
 
     /// Sets the gauges and counters that describe the size of the plan.
-    pub fn count(&self, totals: &ObjectCounts) {
-        let set = |gauge: &Gauge, number: usize| gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+    pub fn set_totals(&self, totals: &ObjectCounts) {
         for (gauge, number) in [
             (&self.local_endpoints, totals.local_workloads),
             (&self.local_policies, totals.active_policies),
@@ -321,42 +175,41 @@ impl NodeMetrics {
             (&self.tiers, totals.tiers),
             (&self.labelled, totals.labelled),
         ] {
-            set(gauge, number);
+            set_gauge(gauge, number);
         }
         let indexed = totals.indexed_selectors;
         for (optimized, number) in [("true", indexed), ("false", totals.selectors.saturating_sub(indexed))] {
-            set(&self.selectors.get_or_create(&[("optimized", optimized.to_owned())]), number);
+            set_gauge(&self.selectors.get_or_create(&[("optimized", optimized.to_owned())]), number);
         }
-        for (result, number) in [("true", totals.evaluations.matching), ("false", totals.evaluations.failing)]
-        {
-            counted(&self.evaluations.get_or_create(&[("result", result.to_owned())]), number);
+        let EvaluationCounts { matching, failing, by_value, by_key, among_all } = totals.evaluations;
+        for (result, number) in [("true", matching), ("false", failing)] {
+            set_counter(&self.evaluations.get_or_create(&[("result", result.to_owned())]), number);
         }
-        let EvaluationCounts { by_value, by_key, among_all, .. } = totals.evaluations;
         for (strategy, number) in
             [("label-value", by_value), ("label-name", by_key), ("full-scan", among_all)]
         {
-            counted(&self.strategies.get_or_create(&[("strategy", strategy.to_owned())]), number);
+            set_counter(&self.strategies.get_or_create(&[("strategy", strategy.to_owned())]), number);
         }
     }
 
-    pub fn count_lines(&self, of: Arc<LogCounters>) {
-        // A process has only one log, so the counters are set once.
-        let _ = self.log.counters.set(of);
+    /// Sets the counters of the process's log, which exist once.
+    pub fn set_log_counters(&self, counters: Arc<LogCounters>) {
+        let _ = self.log_counters.set(counters);
     }
 
     /// Renders the metrics in the Prometheus text format.
     pub fn text(&self) -> String {
-        if let Some(lines) = self.log.counters.get() {
-            counted(&self.log.dropped, lines.dropped.load(Ordering::Relaxed));
-            counted(&self.log.errors, lines.errors.load(Ordering::Relaxed));
+        if let Some(lines) = self.log_counters.get() {
+            set_counter(&self.log_lines_dropped, lines.dropped.load(Ordering::Relaxed));
+            set_counter(&self.log_errors, lines.errors.load(Ordering::Relaxed));
         }
-        counted(&self.rejected_responses, tortie_store::rejected_responses());
-        counted(&self.distrusted_lists, tortie_store::distrusted_lists());
+        set_counter(&self.rejected_responses, tortie_store::rejected_responses());
+        set_counter(&self.distrusted_lists, tortie_store::distrusted_lists());
         let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        let mut plain: String =
-            text.lines().filter(|line| *line != "# EOF").map(|line| plain(line) + "\n").collect();
+        for line in render_registry(&self.registry).lines() {
+            text += &strip_felix_total(line);
+            text.push('\n');
+        }
         for (name, help, summary) in [
             (
                 "felix_calc_graph_update_time_seconds",
@@ -370,19 +223,32 @@ impl NodeMetrics {
             ),
             ("felix_int_dataplane_apply_time_seconds", "Time to apply an update", &self.apply_time),
         ] {
-            plain += &summary.text(name, help);
+            text += &summary.text(name, help);
         }
-        plain
+        text
     }
 }
 
+/// Renders a registry as a part of a page, that is, without the end marker.
+pub fn render_registry(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, registry);
+    text.truncate(text.trim_end_matches("# EOF\n").len());
+    text
+}
+
+fn set_gauge(gauge: &Gauge, number: usize) {
+    gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
 /// Sets a counter to a value that is counted elsewhere.
-fn counted(counter: &Counter, number: u64) {
+fn set_counter(counter: &Counter, number: u64) {
     counter.inner().store(number, Ordering::Relaxed);
 }
 
 /// Removes the suffix `_total` from Felix metrics, whose established names do not have it.
-fn plain(line: &str) -> String {
+fn strip_felix_total(line: &str) -> String {
     let end = line.find(['{', ' ']).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
     match name.strip_suffix("_total") {
@@ -398,7 +264,7 @@ mod tests {
     #[test]
     fn names_are_those_that_dashboards_know() {
         let metrics = NodeMetrics::new("n1");
-        metrics.count(&ObjectCounts {
+        metrics.set_totals(&ObjectCounts {
             active_policies: 7,
             selectors: 5,
             indexed_selectors: 4,

@@ -33,9 +33,10 @@ when it is rewritten.
 /// Returns metrics in which every label has at least one value.
 fn sample() -> String {
     let metrics = NodeMetrics::new("node1");
-    metrics.count(&ObjectCounts::default());
+    metrics.set_totals(&ObjectCounts::default());
     metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
     metrics.closed_connections.get_or_create(&[("listener", "health".into())]).inc();
+    metrics.plan_consumer_resyncs.get_or_create(&[("consumer", "bgp".into())]).inc();
     let peer = PeerStatus { state: BgpPeerState::Established, ..PeerStatus::down("peer", Duration::ZERO) };
     let status = SpeakerStatus {
         now: Duration::ZERO,
@@ -56,7 +57,7 @@ fn sample() -> String {
     metrics.text()
         + &tortie_http::process::text()
         + &super::wireguard::page("node1", &[super::wireguard::sample()])
-        + &bgp::metrics(&status)
+        + &bgp::render_metrics(&status)
         + &http::denials_page(&[denial])
 }
 
@@ -70,11 +71,9 @@ fn page() -> String {
         } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
         {
             // The name as used in queries: samples of a counter end in `_total`, except for Calico's metrics.
-            let begins = |with: &str| text.lines().any(|line| line.starts_with(&format!("{name}{with}")));
-            let full = match kind == "counter" && (begins("_total ") || begins("_total{")) {
-                true => format!("{name}_total"),
-                false => name.to_owned(),
-            };
+            let total = format!("{name}_total");
+            let mut samples = text.lines().filter_map(|line| line.split(['{', ' ']).next());
+            let full = if samples.any(|sample| sample == total) { total } else { name.to_owned() };
             let labels = labels(&text, &full);
             let meaning = help.get(name).copied().unwrap_or_default();
             rows.insert(full.clone(), format!("| `{full}` | {kind} | {labels} | {meaning} |"));
@@ -98,7 +97,7 @@ fn labels(text: &str, metric: &str) -> String {
 
 /// Compares the page with the code. With `TORTIE_REFRESH=1` it writes the page first.
 #[test]
-fn the_page_of_metrics_is_what_a_scraper_gets() {
+fn the_metrics_page_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     if std::env::var_os("TORTIE_REFRESH").is_some() {
         std::fs::write(&path, page()).unwrap();

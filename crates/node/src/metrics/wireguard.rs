@@ -31,11 +31,7 @@ pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
     if devices.is_empty() {
         return text;
     }
-    // Writing to a string cannot fail.
-    let head = |text: &mut String, name: &str, kind: &str, help: &str| {
-        let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
-    };
-    head(
+    write_head(
         &mut text,
         "wireguard_meta",
         "gauge",
@@ -58,7 +54,7 @@ pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
         ("wireguard_bytes_rcvd", "counter", "Bytes received from a WireGuard peer", |peer| peer.received),
     ];
     for (name, kind, help, value) in metrics {
-        head(&mut text, name, kind, help);
+        write_head(&mut text, name, kind, help);
         for device in devices {
             for peer in &device.peers {
                 let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string()).unwrap_or_default();
@@ -71,6 +67,11 @@ pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
         }
     }
     text
+}
+
+fn write_head(text: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
 }
 
 fn since_1970(time: SystemTime) -> u64 {

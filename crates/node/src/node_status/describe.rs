@@ -105,25 +105,25 @@ fn describe(route: &RouteStatus, peers: &[PeerStatus], interfaces: &BTreeMap<IpA
         (None, Some(device)) => device.to_string(),
         (None, None) => "blackhole".to_owned(),
     };
-    let from = |source_type, peer_ip: String| NodeRouteLearnedFrom { source_type, peer_ip };
-    let learned_from = match &route.peer {
+    let mut peer_ip = String::new();
+    let source_type = match &route.peer {
         Some(name) => {
             let peer = peers.iter().find(|peer| peer.name == *name);
             let mesh = peer_type(name) == Some(BGPPeerType::NodeMesh);
-            let source = if mesh { NodeRouteSource::NodeMesh } else { NodeRouteSource::BGPPeer };
-            from(source, peer.map(|peer| peer.address.to_string()).unwrap_or_default())
+            peer_ip = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+            if mesh { NodeRouteSource::NodeMesh } else { NodeRouteSource::BGPPeer }
         }
         // A route with a device is the address of a workload, which the kernel has; otherwise it is one of our
         // blocks.
-        None if route.attrs.device.is_some() => from(NodeRouteSource::Kernel, String::new()),
-        None => from(NodeRouteSource::Static, String::new()),
+        None if route.attrs.device.is_some() => NodeRouteSource::Kernel,
+        None => NodeRouteSource::Static,
     };
     NodeRoute {
         type_: if route.used { NodeRouteType::FIB } else { NodeRouteType::RIB },
         destination: route.prefix.to_string(),
         gateway: next_hop.map_or_else(|| "N/A".to_owned(), |next_hop| next_hop.to_string()),
         interface,
-        learned_from: Some(learned_from),
+        learned_from: Some(NodeRouteLearnedFrom { source_type, peer_ip }),
     }
 }
 

@@ -70,20 +70,21 @@ impl NodeStatusReporter {
         };
         tokio::select! {
             event = watch.next() => match event {
-                Some(event) => self.hear(event),
+                Some(event) => self.handle_event(event),
                 None => return false,
             },
             () = state.running_bgp_changed() => self.asked.values_mut().for_each(|asked| asked.due = Some(Instant::now())),
-            name = waiting => self.answer(&name).await,
+            name = waiting => self.update_status(&name).await,
         }
         true
     }
 
-    fn hear(&mut self, event: StoreEvent) {
+    fn handle_event(&mut self, event: StoreEvent) {
         match event {
             StoreEvent::Put(entry) => {
                 let StoreValue::Resource(Resource::CalicoNodeStatus(object)) = entry.value else { return };
-                let (name, spec) = (object.metadata.name, object.spec);
+                let name = object.metadata.name;
+                let spec = object.spec;
                 if spec.node != self.name {
                     self.asked.remove(&name);
                 } else if self.asked.get(&name).is_none_or(|asked| asked.spec != spec) {
@@ -101,7 +102,7 @@ impl NodeStatusReporter {
         }
     }
 
-    async fn answer(&mut self, name: &str) {
+    async fn update_status(&mut self, name: &str) {
         let Some(asked) = self.asked.get_mut(name) else { return };
         let period = asked.spec.update_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let period = period.filter(|seconds| *seconds > 0).map(Duration::from_secs);
@@ -146,15 +147,14 @@ impl NodeStatusReporter {
         };
         // A speaker that has just ended counts as absent.
         let running = running.zip(status);
-        let wants = |class: NodeStatusClass| classes.contains(&class);
         let mut answer = CalicoNodeStatusStatus::default();
-        if wants(NodeStatusClass::Agent) {
+        if classes.contains(&NodeStatusClass::Agent) {
             answer.agent = Some(families(|_| agent(running.as_ref())));
         }
-        if wants(NodeStatusClass::BGP) {
+        if classes.contains(&NodeStatusClass::BGP) {
             answer.bgp = Some(peers(running.as_ref()));
         }
-        if wants(NodeStatusClass::Routes) {
+        if classes.contains(&NodeStatusClass::Routes) {
             let known = self.routes(running.as_ref().map(|(running, _)| running)).await;
             let interfaces = self.interfaces(known.iter().flatten()).await;
             answer.routes = Some(routes(&known, running.as_ref(), &interfaces));

@@ -3,6 +3,7 @@
 use super::interfaces::HostInterface;
 use ipnet::IpNet;
 use regex::Regex;
+use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 /// Name prefixes of interfaces of other software or of our own that never carry the node's address.
@@ -35,33 +36,52 @@ pub struct DetectedAddress {
     pub reason: String,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum DetectionError {
+    #[error("invalid IP autodetection method: {0}")]
+    Method(String),
+    #[error("autodetection {method:?}: not a list of CIDRs")]
+    Cidrs { method: String },
+    #[error("autodetection pattern {text:?}: {source}")]
+    Pattern { text: String, source: regex::Error },
+    #[error("autodetection {method:?} found no {family} address; interfaces: {}", interfaces.join(", "))]
+    NotFound { method: String, family: &'static str, interfaces: Vec<String> },
+    #[error("autodetection can-reach={destination}: {source}")]
+    Unreachable { destination: String, source: io::Error },
+    #[error("autodetection can-reach={destination}: it has no address of the family")]
+    NoAddress { destination: String },
+}
+
 /// Detects an address of the family by a method: `first-found`, `interface=eth.*`, `can-reach=10.0.0.1`, ...
-pub fn detect(method: &str, interfaces: &[HostInterface], v6: bool) -> Result<DetectedAddress, String> {
+pub fn detect(
+    method: &str,
+    interfaces: &[HostInterface],
+    v6: bool,
+) -> Result<DetectedAddress, DetectionError> {
     let method = if method.is_empty() { "first-found" } else { method };
     let (name, value) = method.split_once('=').unwrap_or((method, ""));
-    let any = |regexes: &[Regex], name: &str| regexes.iter().any(|regex| regex.is_match(name));
     let found = match name {
         "first-found" => first(interfaces, v6, |i, _| !is_excluded(i)),
         "interface" => {
-            let wanted = patterns(value.split(','))?;
-            first(interfaces, v6, |i, _| any(&wanted, i))
+            let wanted = parse_patterns(value)?;
+            first(interfaces, v6, |i, _| wanted.iter().any(|regex| regex.is_match(i)))
         }
         "skip-interface" => {
-            let skipped = patterns(value.split(','))?;
-            first(interfaces, v6, |i, _| !is_excluded(i) && !any(&skipped, i))
+            let skipped = parse_patterns(value)?;
+            first(interfaces, v6, |i, _| !is_excluded(i) && !skipped.iter().any(|regex| regex.is_match(i)))
         }
         "cidr" => {
             let nets: Result<Vec<IpNet>, _> = value.split(',').map(str::parse).collect();
-            let nets = nets.map_err(|_| format!("autodetection {method:?}: not a list of CIDRs"))?;
+            let nets = nets.map_err(|_| DetectionError::Cidrs { method: method.to_owned() })?;
             first(interfaces, v6, |_, address| nets.iter().any(|net| net.contains(&address.addr())))
         }
-        "can-reach" => return reach(value, interfaces, v6),
-        _ => return Err(format!("invalid IP autodetection method: {method}")),
+        "can-reach" => return find_source_address(value, interfaces, v6),
+        _ => return Err(DetectionError::Method(method.to_owned())),
     };
-    let (interface, address) = found.ok_or_else(|| {
-        let names: Vec<&str> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        let family = if v6 { "IPv6" } else { "IPv4" };
-        format!("autodetection {method:?} found no {family} address; interfaces: {}", names.join(", "))
+    let (interface, address) = found.ok_or_else(|| DetectionError::NotFound {
+        method: method.to_owned(),
+        family: if v6 { "IPv6" } else { "IPv4" },
+        interfaces: interfaces.iter().map(|interface| interface.name.clone()).collect(),
     })?;
     Ok(DetectedAddress { address, reason: format!("on interface {interface}, by {method}") })
 }
@@ -94,27 +114,30 @@ fn first(
     wanted: impl Fn(&str, &IpNet) -> bool,
 ) -> Option<(&str, IpNet)> {
     interfaces.iter().rev().find_map(|interface| {
-        let usable = |net: &&IpNet| {
+        let address = interface.addresses.iter().find(|net| {
             net.addr().is_ipv6() == v6 && is_global_unicast(net.addr()) && wanted(&interface.name, net)
-        };
-        interface.addresses.iter().find(usable).map(|net| (interface.name.as_str(), *net))
+        });
+        Some((interface.name.as_str(), *address?))
     })
 }
 
 /// Returns the source address of packets to a destination. Sends nothing.
-fn reach(destination: &str, interfaces: &[HostInterface], v6: bool) -> Result<DetectedAddress, String> {
-    let failed = |reason: String| format!("autodetection can-reach={destination}: {reason}");
-    let targets = (destination, 80).to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+fn find_source_address(
+    destination: &str,
+    interfaces: &[HostInterface],
+    v6: bool,
+) -> Result<DetectedAddress, DetectionError> {
+    let unreachable = |source| DetectionError::Unreachable { destination: destination.to_owned(), source };
+    let mut targets = (destination, 80).to_socket_addrs().map_err(unreachable)?;
     let target = targets
-        .into_iter()
         .find(|target| target.is_ipv6() == v6)
-        .ok_or_else(|| failed("it has no address of the family".to_owned()))?;
+        .ok_or_else(|| DetectionError::NoAddress { destination: destination.to_owned() })?;
     let any = if v6 { "[::]:0" } else { "0.0.0.0:0" };
     let local = UdpSocket::bind(any).and_then(|socket| {
         socket.connect(target)?;
         socket.local_addr()
     });
-    let local = local.map_err(|error| failed(error.to_string()))?.ip();
+    let local = local.map_err(unreachable)?.ip();
     let address = with_mask(local, interfaces).unwrap_or_else(|| IpNet::from(local));
     Ok(DetectedAddress { address, reason: format!("the way to {destination} leaves from it") })
 }
@@ -124,12 +147,11 @@ pub fn with_mask(address: IpAddr, interfaces: &[HostInterface]) -> Option<IpNet>
     interfaces.iter().flat_map(|interface| &interface.addresses).find(|net| net.addr() == address).copied()
 }
 
-fn patterns<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<Regex>, String> {
-    texts
-        .map(|text| {
-            Regex::new(text.trim()).map_err(|error| format!("autodetection pattern {text:?}: {error}"))
-        })
-        .collect()
+fn parse_patterns(list: &str) -> Result<Vec<Regex>, DetectionError> {
+    let patterns = list.split(',').map(|text| {
+        Regex::new(text.trim()).map_err(|source| DetectionError::Pattern { text: text.to_owned(), source })
+    });
+    patterns.collect()
 }
 
 #[cfg(test)]
@@ -150,7 +172,7 @@ mod tests {
         ]
     }
 
-    fn found(method: &str, v6: bool) -> Result<String, String> {
+    fn found(method: &str, v6: bool) -> Result<String, DetectionError> {
         detect(method, &host(), v6).map(|choice| choice.address.to_string())
     }
 
@@ -165,7 +187,7 @@ mod tests {
             ("cidr=192.0.2.0/24", false, "192.0.2.5/24"),
             ("cidr=10.0.0.0/8,172.17.0.0/16", false, "10.0.0.1/32"),
         ] {
-            assert_eq!(found(method, v6).as_deref(), Ok(expected), "{method}");
+            assert_eq!(found(method, v6).unwrap(), expected, "{method}");
         }
     }
 
@@ -174,13 +196,13 @@ mod tests {
         for method in ["interface=nope", "interface=[", "cidr=x", "guess", "cidr=203.0.113.0/24"] {
             assert!(found(method, false).is_err(), "{method}");
         }
-        let error = found("skip-interface=eth.*", false).unwrap_err();
+        let error = found("skip-interface=eth.*", false).unwrap_err().to_string();
         assert!(error.contains("docker0"), "{error}");
     }
 
     #[test]
     fn reaching_ourselves_finds_loopback() {
-        assert_eq!(found("can-reach=127.0.0.1", false).as_deref(), Ok("127.0.0.1/8"));
+        assert_eq!(found("can-reach=127.0.0.1", false).unwrap(), "127.0.0.1/8");
     }
 
     #[test]

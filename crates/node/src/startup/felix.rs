@@ -2,10 +2,7 @@
 //! this host.
 
 use super::EnvironmentVariables;
-use std::io;
-use std::path::Path;
 use tortie_store::StoreConfig;
-use tortie_store::config::settings_file;
 
 const FELIX_VARIABLE_PREFIX: &str = "felix_";
 const KUBERNETES_DATASTORE: &str = "kubernetes";
@@ -19,13 +16,13 @@ pub struct FelixSettings {
 }
 
 impl FelixSettings {
-    pub fn read(variables: &EnvironmentVariables, file: &Path) -> io::Result<FelixSettings> {
-        let felix = |(name, value): (&String, &String)| {
+    /// Creates the settings from all variables of the environment and the lines of felix.cfg.
+    pub fn new(variables: &EnvironmentVariables, file: Vec<(String, String)>) -> FelixSettings {
+        let variables = variables.0.iter().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
-            name.strip_prefix(FELIX_VARIABLE_PREFIX).map(|name| (name.to_owned(), value.clone()))
-        };
-        let variables = variables.0.iter().filter_map(felix).collect();
-        Ok(FelixSettings { variables, file: settings_file::read(file)? })
+            Some((name.strip_prefix(FELIX_VARIABLE_PREFIX)?.to_owned(), value.clone()))
+        });
+        FelixSettings { variables: variables.collect(), file }
     }
 
     /// Returns the configured host name, or an empty string.
@@ -44,27 +41,37 @@ impl FelixSettings {
         if config.datastore_type == KUBERNETES_DATASTORE {
             return config;
         }
-        let or = |text: &str, otherwise: String| if text.is_empty() { otherwise } else { text.to_owned() };
-        let at = match self.get("EtcdAddr") {
-            "" => String::new(),
-            address => format!("{}://{address}", or(self.get("EtcdScheme"), "http".to_owned())),
-        };
-        let endpoints = or(self.get("EtcdEndpoints"), at);
-        if !endpoints.is_empty() {
+        if let Some(endpoints) = self.etcd_endpoints() {
             config.etcd_discovery_srv.clear();
             config.etcd_endpoints = endpoints;
         }
-        config.etcd_key_file = or(self.get("EtcdKeyFile"), config.etcd_key_file);
-        config.etcd_cert_file = or(self.get("EtcdCertFile"), config.etcd_cert_file);
-        config.etcd_ca_cert_file = or(self.get("EtcdCaFile"), config.etcd_ca_cert_file);
+        for (file, name) in [
+            (&mut config.etcd_key_file, "EtcdKeyFile"),
+            (&mut config.etcd_cert_file, "EtcdCertFile"),
+            (&mut config.etcd_ca_cert_file, "EtcdCaFile"),
+        ] {
+            if !self.get(name).is_empty() {
+                *file = self.get(name).to_owned();
+            }
+        }
         config
     }
 
+    fn etcd_endpoints(&self) -> Option<String> {
+        let endpoints = self.get("EtcdEndpoints");
+        if !endpoints.is_empty() {
+            return Some(endpoints.to_owned());
+        }
+        let scheme = if self.get("EtcdScheme").is_empty() { "http" } else { self.get("EtcdScheme") };
+        let address = self.get("EtcdAddr");
+        (!address.is_empty()).then(|| format!("{scheme}://{address}"))
+    }
+
     fn get(&self, wanted: &str) -> &str {
+        let mut settings = self.variables.iter().chain(&self.file);
         let found =
-            |(name, value): &&(String, String)| name.eq_ignore_ascii_case(wanted) && !value.trim().is_empty();
-        let either = self.variables.iter().find(found).or_else(|| self.file.iter().find(found));
-        either.map(|(_, value)| value.trim()).unwrap_or_default()
+            settings.find(|(name, value)| name.eq_ignore_ascii_case(wanted) && !value.trim().is_empty());
+        found.map(|(_, value)| value.trim()).unwrap_or_default()
     }
 }
 
@@ -77,7 +84,8 @@ mod tests {
         let path = dir.path().join("felix.cfg");
         std::fs::write(&path, file).unwrap();
         let map = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        FelixSettings::read(&EnvironmentVariables(map), &path).unwrap()
+        let lines = tortie_store::config::settings_file::read(&path).unwrap();
+        FelixSettings::new(&EnvironmentVariables(map), lines)
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod name;
 mod pools;
 mod register;
 
+use detect::DetectionError;
 pub use felix::FelixSettings;
 pub use name::node_name;
 pub use register::{ComparedInterfaces, refresh_addresses, register};
@@ -29,6 +30,16 @@ impl EnvironmentVariables {
         self.0.get(name).map(|value| value.trim()).unwrap_or_default()
     }
 
+    /// Returns the value of a variable that is set and not empty.
+    pub fn given(&self, name: &str) -> Option<&str> {
+        Some(self.get(name)).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the value of a variable, or a default if it is unset or empty.
+    pub fn get_or(&self, name: &str, default: &str) -> String {
+        self.given(name).unwrap_or(default).to_owned()
+    }
+
     /// Parses a boolean as Calico does: every value that is not explicitly negative is true.
     pub fn flag(&self, name: &str, default: bool) -> bool {
         match self.get(name).to_lowercase().as_str() {
@@ -45,6 +56,8 @@ pub enum StartupError {
     Store(#[from] tortie_store::StoreError),
     #[error("{0}")]
     Detection(String),
+    #[error(transparent)]
+    Autodetection(#[from] DetectionError),
     #[error("{family} address conflict: node {other} has {address} already; set IP or remove that node")]
     Conflict { family: &'static str, address: String, other: String },
     #[error("{0}")]

@@ -10,11 +10,11 @@ pub fn node_name(variables: &EnvironmentVariables, felix: &str, file: &Path) -> 
         return Ok(named.to_owned());
     }
     let written = std::fs::read_to_string(file).unwrap_or_default();
-    let from_kernel = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let from_kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let candidates = [
         written.trim().to_owned(),
         variables.get("HOSTNAME").to_lowercase(),
-        from_kernel().trim().to_lowercase(),
+        from_kernel.trim().to_lowercase(),
     ];
     candidates
         .into_iter()

@@ -14,8 +14,8 @@ pub async fn ensure_pools(
     variables: &EnvironmentVariables,
     interfaces: &[HostInterface],
 ) -> Result<(), StartupError> {
-    let given = |name| Some(variables.get(name)).filter(|cidr| !cidr.is_empty());
-    let (v4, v6) = (given("CALICO_IPV4POOL_CIDR"), given("CALICO_IPV6POOL_CIDR"));
+    let v4 = variables.given("CALICO_IPV4POOL_CIDR");
+    let v6 = variables.given("CALICO_IPV6POOL_CIDR");
     if variables.flag("NO_DEFAULT_POOLS", false) {
         return match (v4, v6) {
             (None, None) => Ok(()),
@@ -57,22 +57,13 @@ fn pool(
             .parse()
             .map_err(|_| StartupError::Setting(format!("{}={text} is not a number", name("BLOCK_SIZE"))))?,
     };
-    let mode = |setting: &str| {
-        let text = variables.get(&name(setting));
-        match text.to_lowercase().as_str() {
-            "" | "off" | "never" => Ok(EncapMode::Never),
-            "crosssubnet" | "cross-subnet" => Ok(EncapMode::CrossSubnet),
-            "always" => Ok(EncapMode::Always),
-            _ => Err(StartupError::Setting(format!("{}={text} is not a mode", name(setting)))),
-        }
-    };
     let meta =
         ObjectMeta { name: format!("default-{}-ippool", family.to_lowercase()), ..ObjectMeta::default() };
     let spec = IPPoolSpec {
         cidr: cidr.to_owned(),
         block_size,
-        ipip_mode: if family == "IPV4" { mode("IPIP")? } else { EncapMode::Never },
-        vxlan_mode: mode("VXLAN")?,
+        ipip_mode: if family == "IPV4" { parse_mode(variables, &name("IPIP"))? } else { EncapMode::Never },
+        vxlan_mode: parse_mode(variables, &name("VXLAN"))?,
         nat_outgoing: variables.flag(&name("NAT_OUTGOING"), usual_nat),
         node_selector: variables.get(&name("NODE_SELECTOR")).to_owned(),
         disable_bgp_export: variables.flag(&name("DISABLE_BGP_EXPORT"), false),
@@ -94,16 +85,25 @@ async fn create(resources: &ResourceClient, pool: IPPool) -> Result<(), StartupE
     }
 }
 
+fn parse_mode(variables: &EnvironmentVariables, name: &str) -> Result<EncapMode, StartupError> {
+    let text = variables.get(name);
+    match text.to_lowercase().as_str() {
+        "" | "off" | "never" => Ok(EncapMode::Never),
+        "crosssubnet" | "cross-subnet" => Ok(EncapMode::CrossSubnet),
+        "always" => Ok(EncapMode::Always),
+        _ => Err(StartupError::Setting(format!("{name}={text} is not a mode"))),
+    }
+}
+
 /// Returns 192.168.0.0/16 unless the host has an address in it, else the first of 172.16-31.0.0/16 without one.
 fn free_ipv4(interfaces: &[HostInterface]) -> String {
-    let addresses = || interfaces.iter().flat_map(|interface| &interface.addresses);
-    let free = |cidr: &String| {
-        let net = cidr.parse::<IpNet>();
-        net.is_ok_and(|net| !addresses().any(|address| net.contains(&address.addr())))
-    };
-    let candidates = std::iter::once("192.168.0.0/16".to_owned())
+    let mut candidates = std::iter::once("192.168.0.0/16".to_owned())
         .chain((16..32).map(|second| format!("172.{second}.0.0/16")));
-    candidates.into_iter().find(free).unwrap_or_else(|| "192.168.0.0/16".to_owned())
+    let free = candidates.find(|cidr| {
+        let mut addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+        cidr.parse::<IpNet>().is_ok_and(|net| !addresses.any(|address| net.contains(&address.addr())))
+    });
+    free.unwrap_or_else(|| "192.168.0.0/16".to_owned())
 }
 
 fn random_ula() -> String {

@@ -162,15 +162,15 @@ fn address(
                 }
                 Ok(address)
             }
-            Err(reason) if !stored.is_empty() => {
+            Err(error) if !stored.is_empty() => {
                 tracing::warn!(
-                    reason,
+                    reason = error.to_string(),
                     stored,
                     "no address was detected; the node keeps the one in the datastore"
                 );
                 Ok(stored.to_owned())
             }
-            Err(reason) => Err(StartupError::Detection(reason)),
+            Err(error) => Err(error.into()),
         };
     }
     if given.is_empty() || given == "none" {
@@ -192,15 +192,14 @@ fn address(
 
 /// Returns the interfaces with global unicast addresses of the enabled families.
 fn published(variables: &EnvironmentVariables, interfaces: &[HostInterface]) -> Vec<NodeInterface> {
-    let wanted = |v6: bool| {
-        let given = variables.get(if v6 { "IP6" } else { "IP" });
-        !given.is_empty() && given != "none"
-    };
     let mut published = Vec::new();
     for interface in detect::published(interfaces) {
-        let usable = |net: &&IpNet| detect::is_global_unicast(net.addr()) && wanted(net.addr().is_ipv6());
-        let addresses: Vec<String> =
-            interface.addresses.iter().filter(usable).map(|net| net.addr().to_string()).collect();
+        let addresses = interface.addresses.iter().map(IpNet::addr);
+        let usable = addresses.filter(|address| {
+            let setting = variables.get(if address.is_ipv6() { "IP6" } else { "IP" });
+            detect::is_global_unicast(*address) && !setting.is_empty() && setting != "none"
+        });
+        let addresses: Vec<String> = usable.map(|address| address.to_string()).collect();
         if !addresses.is_empty() {
             published.push(NodeInterface { name: interface.name.clone(), addresses });
         }
@@ -217,22 +216,26 @@ async fn check_conflict(
     if variables.flag("DISABLE_NODE_IP_CHECK", false) {
         return Ok(());
     }
-    let of = |node: &Node, v6: bool| {
-        let bgp = node.spec.bgp.as_ref()?;
-        let text = if v6 { &bgp.ipv6_address } else { &bgp.ipv4_address };
-        text.split('/').next().filter(|text| !text.is_empty()).map(str::to_owned)
-    };
     for other in resources.list_as::<NodeSpec>(None).await? {
         if other.metadata.name == node.metadata.name {
             continue;
         }
         for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
-            if let Some(address) = of(node, v6).filter(|own| of(&other, v6).as_ref() == Some(own)) {
+            let address = node_address(node, v6);
+            if let Some(address) = address.filter(|own| node_address(&other, v6) == Some(*own)) {
+                let address = address.to_owned();
                 return Err(StartupError::Conflict { family, address, other: other.metadata.name });
             }
         }
     }
     Ok(())
+}
+
+/// Returns the address of a node without its prefix length.
+fn node_address(node: &Node, v6: bool) -> Option<&str> {
+    let bgp = node.spec.bgp.as_ref()?;
+    let text = if v6 { &bgp.ipv6_address } else { &bgp.ipv4_address };
+    text.split('/').next().filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ pub fn distrusted_lists() -> u64 {
 pub struct WatchOptions {
     pub(crate) after: Option<Revision>,
     pub(crate) progress: ProgressReporting,
+    /// False if a value that the backend stores in encoded form is delivered as it is.
+    pub(crate) decodes: bool,
     /// Shared by the watches of a client.
     pub(crate) recovered: Arc<Notify>,
 }
@@ -80,7 +82,7 @@ impl StoreWatch {
         grace: Duration,
         options: WatchOptions,
     ) -> StoreWatch {
-        let WatchOptions { after, progress, recovered } = options;
+        let WatchOptions { after, progress, recovered, .. } = options;
         let (sender, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let (report, connection) = watch::channel(WatchConnection::default());
         let signs = Arc::new(AtomicU64::new(0));
@@ -345,7 +347,8 @@ mod tests {
         let recovered: Arc<Notify> = Arc::default();
         let watch = |_| {
             let recovered = recovered.clone();
-            let options = WatchOptions { after: None, progress: ProgressReporting::Silent, recovered };
+            let options =
+                WatchOptions { after: None, progress: ProgressReporting::Silent, decodes: true, recovered };
             StoreWatch::start(ReturningSource { back_at }, KeyRange::Handles, Duration::ZERO, options)
         };
         let mut watches: Vec<StoreWatch> = (0..25).map(watch).collect();

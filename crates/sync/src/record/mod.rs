@@ -4,7 +4,7 @@
 //! since the start in microseconds, in the order in which the node's core handled them:
 //!
 //! ```text
-//! {"recording":1,"node":"n1","environment":{},"settings":{},"held":[]}
+//! {"recording":2,"node":"n1","environment":{},"settings":{},"held":[]}
 //! {"at":1042,"event":{"put":{"key":{"kind":"Tier","name":"web"},"value":{...},"revision":"17"}}}
 //! {"at":1100,"event":"inSync"}
 //! ```
@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
 /// Version of the recording format.
-pub const RECORDING_VERSION: u32 = 1;
+pub const RECORDING_VERSION: u32 = 2;
 
 /// The configuration and state of a node before the first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

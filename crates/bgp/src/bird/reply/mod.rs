@@ -58,11 +58,11 @@ pub(super) fn daemon(lines: &[ReplyLine]) -> Result<BirdDaemonStatus, ControlErr
         let mut texts = lines.iter().filter(|line| line.code == CODE_STATUS).map(|line| line.text.as_str());
         texts.find_map(|text| text.trim_start().strip_prefix(beginning))
     };
-    let missing = |what: &str| ControlError::Unreadable(format!("it does not say {what}"));
     let router_id = find("Router ID is ").and_then(|text| text.trim().parse().ok());
     let now = find("Current server time is ").and_then(time).unwrap_or_else(SystemTime::now);
     Ok(BirdDaemonStatus {
-        router_id: router_id.ok_or_else(|| missing("its router ID"))?,
+        router_id: router_id
+            .ok_or_else(|| ControlError::Unreadable("it does not say its router ID".to_owned()))?,
         started: find("Last reboot on ").and_then(time).unwrap_or(now),
         now,
         restarting: lines.iter().any(|line| line.code == CODE_RESTART_RECOVERY),
@@ -86,12 +86,13 @@ pub(super) fn status(
     let mut routes = PerFamily::<usize>::default();
     let mut peers: Vec<PeerStatus> = Vec::new();
     // The family that the current lines describe, and whether their protocol is a BGP session.
-    let (mut family, mut is_session) = (BgpFamily::V4, false);
+    let mut family = BgpFamily::V4;
+    let mut is_session = false;
     for line in lines {
         if line.code == CODE_PROTOCOL {
             let mut columns = line.text.split_whitespace();
-            let (name, kind) = (columns.next().unwrap_or_default(), columns.next().unwrap_or_default());
-            is_session = kind == "BGP";
+            let name = columns.next().unwrap_or_default();
+            is_session = columns.next() == Some("BGP");
             if is_session {
                 let since = columns.nth(2).and_then(time).unwrap_or(daemon.now);
                 peers.push(PeerStatus::down(name, between(daemon.started, since)));
@@ -106,12 +107,13 @@ pub(super) fn status(
             }
             continue;
         };
-        let (key, value) = (key.trim(), value.trim());
+        let key = key.trim();
+        let value = value.trim();
         if key == "Routes" {
             *routes.get_mut(family) += usize::try_from(counted(value, "preferred")).unwrap_or(usize::MAX);
         }
         if let Some(peer) = peers.last_mut().filter(|_| is_session) {
-            note(peer, family, key, value);
+            apply_detail(peer, family, key, value);
         }
     }
     for peer in &peers {
@@ -119,11 +121,18 @@ pub(super) fn status(
             return Err(ControlError::Unreadable(format!("it does not say whom {} is with", peer.name)));
         }
     }
-    let (now, router_id) = (between(daemon.started, daemon.now), daemon.router_id);
-    Ok(SpeakerStatus { now, asn, router_id, restarting: daemon.restarting, routes, attributes: 0, peers })
+    Ok(SpeakerStatus {
+        now: between(daemon.started, daemon.now),
+        asn,
+        router_id: daemon.router_id,
+        restarting: daemon.restarting,
+        routes,
+        attributes: 0,
+        peers,
+    })
 }
 
-fn note(peer: &mut PeerStatus, family: BgpFamily, key: &str, value: &str) {
+fn apply_detail(peer: &mut PeerStatus, family: BgpFamily, key: &str, value: &str) {
     let first = || value.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
     match key {
         "BGP state" => {
@@ -203,7 +212,7 @@ pub(super) fn routes(lines: &[ReplyLine]) -> Result<Vec<RouteStatus>, ControlErr
             }
             CODE_ROUTE_ATTRIBUTES => {
                 if let (Some((_, attrs)), Some((key, value))) = (routes.last_mut(), text.split_once(": ")) {
-                    attribute(attrs, key, value.trim());
+                    apply_attribute(attrs, key, value.trim());
                 }
             }
             _ => {}
@@ -236,13 +245,15 @@ fn way(attrs: &mut RouteAttrs, text: &str) {
     }
 }
 
-fn attribute(attrs: &mut RouteAttrs, key: &str, value: &str) {
-    let numbers = |text: &str| -> Vec<u32> {
-        text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
-    };
-    let groups = || value.split(')').map(numbers);
+/// Returns the numbers in a text, whatever separates them.
+fn parse_numbers(text: &str) -> Vec<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+fn apply_attribute(attrs: &mut RouteAttrs, key: &str, value: &str) {
+    let groups = || value.split(')').map(parse_numbers);
     match key {
-        "BGP.as_path" => attrs.as_path = numbers(value).into(),
+        "BGP.as_path" => attrs.as_path = parse_numbers(value).into(),
         "BGP.next_hop" => {
             let global = value.split_whitespace().next().and_then(|text| text.parse().ok());
             attrs.next_hop = global.or(attrs.next_hop);

@@ -35,7 +35,7 @@ impl Backend for EtcdBackend {
     }
 
     fn watch(&self, range: KeyRange, options: WatchOptions) -> StoreWatch {
-        let source = EtcdSource::new(self.cluster.clone(), range.clone());
+        let source = EtcdSource::new(self.cluster.clone(), range.clone(), options.decodes);
         StoreWatch::start(source, range, self.cluster.limits.absence_grace, options)
     }
 

@@ -20,13 +20,9 @@ pub(crate) struct EtcdSource {
 }
 
 impl EtcdSource {
-    pub fn new(cluster: Arc<EtcdCluster>, range: KeyRange) -> EtcdSource {
-        EtcdSource { cluster, range, position: WatchPosition::new(), stream: None, decodes: true }
-    }
-
-    /// Delivers the stored bytes of each value as [`StoreValue::Raw`].
-    pub fn undecoded(self) -> EtcdSource {
-        EtcdSource { decodes: false, ..self }
+    /// Without `decodes`, the stored bytes of each value are delivered as [`StoreValue::Raw`].
+    pub fn new(cluster: Arc<EtcdCluster>, range: KeyRange, decodes: bool) -> EtcdSource {
+        EtcdSource { cluster, range, position: WatchPosition::new(), stream: None, decodes }
     }
 }
 

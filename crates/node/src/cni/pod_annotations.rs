@@ -56,12 +56,13 @@ impl PodNetworkAnnotations {
     ) -> Result<PodNetworkAnnotations, CniError> {
         let own_ipam = config.ipam.kind == CALICO_IPAM;
         let either = |name: &str| pod.get(name).or_else(|| namespace.get(name));
-        let mut wishes =
+        let mut pod_annotations =
             PodNetworkAnnotations { addresses: addresses(pod, config)?, ..PodNetworkAnnotations::default() };
         if own_ipam {
-            wishes.v4_pools = either(IPV4_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
-            wishes.v6_pools = either(IPV6_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
-            wishes.families = either(IP_FAMILIES_ANNOTATION).map(|text| families(text)).transpose()?;
+            pod_annotations.v4_pools = either(IPV4_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
+            pod_annotations.v6_pools = either(IPV6_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
+            pod_annotations.families =
+                either(IP_FAMILIES_ANNOTATION).map(|text| families(text)).transpose()?;
         }
         if let Some(text) = pod.get(FLOATING_IPS_ANNOTATION).filter(|text| !text.is_empty()) {
             if !config.feature_control.floating_ips {
@@ -75,10 +76,10 @@ impl PodNetworkAnnotations {
                 );
                 return Err(failed(message));
             }
-            wishes.floating = listed.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+            pod_annotations.floating = listed.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
         }
-        wishes.mac = pod.get(HW_ADDR_ANNOTATION).map(|text| mac(text)).transpose()?;
-        Ok(wishes)
+        pod_annotations.mac = pod.get(HW_ADDR_ANNOTATION).map(|text| mac(text)).transpose()?;
+        Ok(pod_annotations)
     }
 
     /// Sets the requested pools and families in the configuration.
@@ -98,8 +99,9 @@ impl PodNetworkAnnotations {
 }
 
 fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
-    let given = |name: &'static str| pod.get(name).map(|text| (name, text));
-    let (name, text) = match (given(IP_ADDRS_ANNOTATION), given(IP_ADDRS_NO_IPAM_ANNOTATION)) {
+    let with_ipam = pod.get(IP_ADDRS_ANNOTATION).map(|text| (IP_ADDRS_ANNOTATION, text));
+    let without_ipam = pod.get(IP_ADDRS_NO_IPAM_ANNOTATION).map(|text| (IP_ADDRS_NO_IPAM_ANNOTATION, text));
+    let (name, text) = match (with_ipam, without_ipam) {
         (None, None) => return Ok(AddressSource::Any),
         (Some(_), Some(_)) => {
             let message =
@@ -155,12 +157,13 @@ fn list(text: &str) -> Result<Vec<String>, CniError> {
 }
 
 fn mac(text: &str) -> Result<[u8; 6], CniError> {
-    let wrong = || failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"));
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
         .collect();
-    bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()).ok_or_else(wrong)
+    bytes
+        .and_then(|bytes| <[u8; 6]>::try_from(bytes).ok())
+        .ok_or_else(|| failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address")))
 }
 
 fn failed(message: String) -> CniError {
@@ -191,14 +194,14 @@ mod tests {
 
     #[test]
     fn a_pod_is_stronger_than_its_namespace() {
-        let wishes = read(
+        let pod_annotations = read(
             &[("ipv4pools", r#"["mine"]"#), ("hwAddr", "1c:0c:0a:c0:ff:ee")],
             &[("ipv4pools", r#"["ours"]"#), ("ipv6pools", r#"["six"]"#), ("ipFamilies", r#"["IPv6"]"#)],
         )
         .unwrap();
-        assert_eq!(wishes.mac, Some([0x1c, 0x0c, 0x0a, 0xc0, 0xff, 0xee]));
+        assert_eq!(pod_annotations.mac, Some([0x1c, 0x0c, 0x0a, 0xc0, 0xff, 0xee]));
         let mut config = ours();
-        wishes.apply(&mut config);
+        pod_annotations.apply(&mut config);
         assert_eq!(
             (config.ipam.ipv4_pools, config.ipam.ipv6_pools),
             (vec!["mine".into()], vec!["six".into()])
@@ -210,9 +213,9 @@ mod tests {
 
     #[test]
     fn addresses_are_one_of_each_family_at_most() {
-        let wishes = read(&[("ipAddrs", r#"["10.0.0.1","fd00::1"]"#)], &[]).unwrap();
+        let pod_annotations = read(&[("ipAddrs", r#"["10.0.0.1","fd00::1"]"#)], &[]).unwrap();
         let both = ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec();
-        assert_eq!(wishes.addresses, AddressSource::Exactly(both));
+        assert_eq!(pod_annotations.addresses, AddressSource::Exactly(both));
         let refused = |text: &str| read(&[("ipAddrs", text)], &[]).unwrap_err();
         assert_eq!(
             refused(r#"["10.0.0.1","10.0.0.2"]"#),
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enabled_or_not_possible_is_refused() {
+    fn disabled_or_impossible_annotations_are_refused() {
         let refused = |pairs: &[(&str, &str)], config: &NetworkConfig| {
             PodNetworkAnnotations::read(&annotations(pairs), &AnnotationMap::new(), config)
                 .unwrap_err()

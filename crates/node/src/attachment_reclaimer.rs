@@ -43,21 +43,23 @@ enum EndpointRepair {
 }
 
 /// Returns the live attachments, which are part of the initial plan.
-pub fn held(journal: &AttachmentJournal, node: &str) -> Vec<HeldAttachment> {
-    let held = |record: &AttachmentRecord| {
-        let endpoint = endpoint_of(record, node).map(|mut endpoint| {
-            if record.chained {
-                // For a chained attachment the datastore may have another interface name.
-                endpoint.spec.interface_name.clone_from(&record.host_interface);
-            }
-            StoreValue::Resource(endpoint.into())
-        });
-        Some(HeldAttachment { key: record.endpoint_key()?, endpoint })
-    };
-    live(journal).iter().filter_map(held).collect()
+pub fn held_attachments(journal: &AttachmentJournal, node: &str) -> Vec<HeldAttachment> {
+    let mut held = Vec::new();
+    for record in live_attachments(journal) {
+        let Some(key) = record.endpoint_key() else { continue };
+        let mut endpoint = endpoint_of(&record, node);
+        if let Some(endpoint) = &mut endpoint
+            && record.chained
+        {
+            // For a chained attachment the datastore may have another interface name.
+            endpoint.spec.interface_name.clone_from(&record.host_interface);
+        }
+        held.push(HeldAttachment { key, endpoint: endpoint.map(|e| StoreValue::Resource(e.into())) });
+    }
+    held
 }
 
-fn live(journal: &AttachmentJournal) -> Vec<AttachmentRecord> {
+fn live_attachments(journal: &AttachmentJournal) -> Vec<AttachmentRecord> {
     journal.all().into_iter().filter(|record| record.phase == AttachmentPhase::Live).collect()
 }
 
@@ -73,13 +75,15 @@ impl AttachmentReclaimer {
         if state.is_datastore_locked() {
             return;
         }
-        let records = live(journal);
+        let records = live_attachments(journal);
         let held: Vec<IpAddr> = records.iter().flat_map(AttachmentRecord::addresses).collect();
         self.conflicts.retain(|address, _| held.contains(address));
-        let (first, count) = match all || records.len() <= MAX_ATTACHMENTS_PER_PASS {
-            true => (0, records.len()),
-            false => (self.next % records.len(), MAX_ATTACHMENTS_PER_PASS),
-        };
+        let mut first = 0;
+        let mut count = records.len();
+        if !all && count > MAX_ATTACHMENTS_PER_PASS {
+            first = self.next % records.len();
+            count = MAX_ATTACHMENTS_PER_PASS;
+        }
         let turn: Vec<&AttachmentRecord> = records.iter().cycle().skip(first).take(count).collect();
         // Read each block once for all records. Addresses that differ from the journal are read again one by one.
         let addresses: Vec<IpAddr> = turn.iter().flat_map(|record| record.addresses()).collect();
@@ -173,7 +177,8 @@ impl AttachmentReclaimer {
         resources: &ResourceClient,
     ) -> Result<(), StoreError> {
         let Some(own) = endpoint_of(record, &self.node) else { return Ok(()) };
-        let (namespace, name) = (own.metadata.namespace.clone(), own.metadata.name.clone());
+        let namespace = own.metadata.namespace.clone();
+        let name = own.metadata.name.clone();
         let stored = match resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
             Ok(stored) => Some(stored),
             Err(StoreError::DoesNotExist { .. }) => None,
@@ -187,7 +192,7 @@ impl AttachmentReclaimer {
         {
             return Ok(());
         }
-        let written = match repair(own, stored) {
+        let written = match find_repair(own, stored) {
             None => return Ok(()),
             Some(EndpointRepair::Create(endpoint)) => resources.create(Resource::from(*endpoint)).await,
             Some(EndpointRepair::Update(endpoint)) => resources.update(Resource::from(*endpoint)).await,
@@ -258,20 +263,16 @@ pub fn endpoint_of(record: &AttachmentRecord, node: &str) -> Option<WorkloadEndp
     Some(WorkloadEndpoint::new(ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec))
 }
 
+/// Returns the fields that the attachment determines.
+fn attachment_fields(spec: &WorkloadEndpointSpec) -> ([&String; 4], &[String]) {
+    ([&spec.node, &spec.container_id, &spec.interface_name, &spec.mac], &spec.ip_networks)
+}
+
 /// Returns the write that makes the datastore match the attachment. Users may change labels and profiles, so a
 /// difference there is not repaired.
-fn repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<EndpointRepair> {
+fn find_repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<EndpointRepair> {
     let Some(mut stored) = stored else { return Some(EndpointRepair::Create(Box::new(own))) };
-    let wired = |spec: &WorkloadEndpointSpec| {
-        (
-            spec.node.clone(),
-            spec.container_id.clone(),
-            spec.interface_name.clone(),
-            spec.mac.clone(),
-            spec.ip_networks.clone(),
-        )
-    };
-    if wired(&stored.spec) == wired(&own.spec) {
+    if attachment_fields(&stored.spec) == attachment_fields(&own.spec) {
         return None;
     }
     stored.spec = own.spec;
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_is_what_was_written_without_marks_of_the_store() {
+    fn the_journaled_endpoint_has_no_store_metadata() {
         let endpoint = endpoint_of(&record(Some(written())), "n1").unwrap();
         assert_eq!(endpoint.metadata.labels["app"], "web");
         assert_eq!((endpoint.metadata.resource_version.as_str(), endpoint.metadata.uid.as_str()), ("", ""));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_record_is_enough_to_keep_the_network() {
+    fn an_old_record_keeps_the_network() {
         let endpoint = endpoint_of(&record(None), "n1").unwrap();
         assert_eq!(endpoint.spec.ip_networks, ["10.0.0.1/32", "fd00::1/128"]);
         assert_eq!(endpoint.spec.interface_name, "cali1");
@@ -332,15 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_lost_or_rewired_is_written_back() {
+    fn only_lost_or_rewired_endpoints_are_written() {
         let own = endpoint_of(&record(Some(written())), "n1").unwrap();
-        assert!(matches!(repair(own.clone(), None), Some(EndpointRepair::Create(_))));
+        assert!(matches!(find_repair(own.clone(), None), Some(EndpointRepair::Create(_))));
         let mut stored = own.clone();
         stored.metadata.resource_version = "9".into();
         stored.metadata.labels.insert("added".into(), "by hand".into());
-        assert_eq!(repair(own.clone(), Some(stored.clone())), None);
+        assert_eq!(find_repair(own.clone(), Some(stored.clone())), None);
         stored.spec.container_id = "of a former sandbox".into();
-        let Some(EndpointRepair::Update(mended)) = repair(own.clone(), Some(stored)) else {
+        let Some(EndpointRepair::Update(mended)) = find_repair(own.clone(), Some(stored)) else {
             panic!("not mended")
         };
         assert_eq!(mended.spec, own.spec);

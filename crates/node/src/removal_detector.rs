@@ -43,25 +43,25 @@ enum DaemonSetState {
 
 impl RemovalDetector {
     /// Returns None for a daemon that does not belong to a DaemonSet.
-    pub fn of(
+    pub fn new(
         variables: &EnvironmentVariables,
         target: Option<&KubernetesTarget>,
     ) -> Option<RemovalDetector> {
-        let given = |name: &str| Some(variables.get(name).to_owned()).filter(|value| !value.is_empty());
         let membership = DaemonSetMembership {
-            namespace: given("POD_NAMESPACE")?,
-            daemon_set: given("TORTIE_DAEMONSET")?,
-            account: given("TORTIE_SERVICE_ACCOUNT")?,
+            namespace: variables.given("POD_NAMESPACE")?.to_owned(),
+            daemon_set: variables.given("TORTIE_DAEMONSET")?.to_owned(),
+            account: variables.given("TORTIE_SERVICE_ACCOUNT")?.to_owned(),
         };
         Some(RemovalDetector { membership, target: target?.clone(), account_gone: watch::channel(false).0 })
     }
 
     /// Watches for the deletion of the service account. Never returns.
     pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
-        let RemovalDetector { membership, target, account_gone } = self;
-        let (membership, target, account_gone) = (membership.clone(), target.clone(), account_gone.clone());
+        let membership = self.membership.clone();
+        let target = self.target.clone();
+        let account_gone = self.account_gone.clone();
         async move {
-            while let Err(error) = gone(&target, &membership).await {
+            while let Err(error) = await_account_deletion(&target, &membership).await {
                 tracing::debug!(%error, "cannot watch the service account of the node; retrying");
                 tokio::time::sleep(ACCOUNT_WATCH_RETRY_DELAY).await;
             }
@@ -71,37 +71,46 @@ impl RemovalDetector {
     }
 
     /// Returns whether this shutdown is a removal from the cluster.
-    pub async fn is_for_good(&self) -> bool {
-        let asked = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, stays(&self.target, &self.membership));
+    pub async fn is_removed(&self) -> bool {
+        let asked =
+            tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, daemon_set_stays(&self.target, &self.membership));
         let answer = match asked.await {
             Ok(Ok(true)) => DaemonSetState::Stays,
             Ok(Ok(false)) => DaemonSetState::Deleted,
             Ok(Err(StoreError::Unauthorized(_))) => DaemonSetState::Refused,
             Ok(Err(_)) | Err(_) => DaemonSetState::Unknown,
         };
-        let mut account_gone = self.account_gone.subscribe();
-        let account_gone = async {
-            let heard = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, account_gone.wait_for(|gone| *gone));
-            heard.await.is_ok_and(|heard| heard.is_ok())
-        };
         let for_good = match answer {
             DaemonSetState::Stays | DaemonSetState::Unknown => false,
             DaemonSetState::Deleted => true,
-            DaemonSetState::Refused => account_gone.await,
+            DaemonSetState::Refused => self.is_account_gone().await,
         };
         tracing::info!(?answer, for_good, "checked whether this is a restart or a removal");
         for_good
     }
+
+    /// Waits for the deletion of the service account for a short time.
+    async fn is_account_gone(&self) -> bool {
+        let mut account_gone = self.account_gone.subscribe();
+        let gone = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, account_gone.wait_for(|gone| *gone)).await;
+        gone.is_ok_and(|gone| gone.is_ok())
+    }
 }
 
-async fn gone(target: &KubernetesTarget, of: &DaemonSetMembership) -> tortie_store::StoreResult<()> {
+async fn await_account_deletion(
+    target: &KubernetesTarget,
+    pod: &DaemonSetMembership,
+) -> tortie_store::StoreResult<()> {
     let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
-    orchestrator.service_account_gone(&of.namespace, &of.account).await
+    orchestrator.service_account_gone(&pod.namespace, &pod.account).await
 }
 
-async fn stays(target: &KubernetesTarget, of: &DaemonSetMembership) -> tortie_store::StoreResult<bool> {
+async fn daemon_set_stays(
+    target: &KubernetesTarget,
+    pod: &DaemonSetMembership,
+) -> tortie_store::StoreResult<bool> {
     let orchestrator = OrchestratorClient::connect(target, StoreLimits::default()).await?;
-    orchestrator.daemon_set_stays(&of.namespace, &of.daemon_set).await
+    orchestrator.daemon_set_stays(&pod.namespace, &pod.daemon_set).await
 }
 
 #[cfg(test)]
@@ -115,12 +124,12 @@ mod tests {
         };
         let all = ["POD_NAMESPACE", "TORTIE_DAEMONSET", "TORTIE_SERVICE_ACCOUNT"];
         let target = KubernetesTarget::default();
-        assert!(RemovalDetector::of(&variables(&all), Some(&target)).is_some());
-        assert!(RemovalDetector::of(&variables(&all), None).is_none());
+        assert!(RemovalDetector::new(&variables(&all), Some(&target)).is_some());
+        assert!(RemovalDetector::new(&variables(&all), None).is_none());
         for missing in 0..all.len() {
             let mut some = all.to_vec();
             some.remove(missing);
-            assert!(RemovalDetector::of(&variables(&some), Some(&target)).is_none(), "{some:?}");
+            assert!(RemovalDetector::new(&variables(&some), Some(&target)).is_none(), "{some:?}");
         }
     }
 }

@@ -27,11 +27,11 @@ struct JournaledNetwork {
 }
 
 /// Returns the same feed with corrected endpoints.
-pub fn corrected(mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
+pub fn correct_feed(mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) -> Feed {
     let (sender, corrected) = mpsc::channel(CORRECTED_FEED_CAPACITY);
     tokio::spawn(async move {
         while let Some(mut event) = feed.recv().await {
-            correct(&mut event, &node, |key| wired(&journal, key));
+            correct(&mut event, &node, |key| journaled_network(&journal, key));
             if sender.send(event).await.is_err() {
                 return;
             }
@@ -40,7 +40,7 @@ pub fn corrected(mut feed: Feed, journal: Arc<AttachmentJournal>, node: String) 
     corrected
 }
 
-fn wired(journal: &AttachmentJournal, key: &StoreKey) -> Option<JournaledNetwork> {
+fn journaled_network(journal: &AttachmentJournal, key: &StoreKey) -> Option<JournaledNetwork> {
     let record = journal.find(|record| {
         record.phase != AttachmentPhase::Removing && record.endpoint_key().as_ref() == Some(key)
     })?;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wired_counts_here_and_while_the_pod_lives() {
+    fn the_journal_corrects_live_local_endpoints() {
         let old = ["10.0.0.1/32"];
         assert_eq!(networks(put("n1", &old), Some(&["10.0.0.9", "fd00::9"])), ["10.0.0.9/32", "fd00::9/128"]);
         assert_eq!(networks(put("n1", &old), None), old);

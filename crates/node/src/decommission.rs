@@ -5,16 +5,16 @@
 //! adopt them. The policy of pods that stay is removed only once Felix guards them, unless the operator overrides
 //! this.
 
-use crate::install;
-use crate::journal::{AttachmentJournal, AttachmentRecord};
-use crate::lock::DirLock;
+use crate::install::{self, InstallError};
+use crate::journal::AttachmentJournal;
+use crate::lock::{DirLock, LockError};
 use crate::options::NodeArgs;
 use crate::startup::EnvironmentVariables;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tortie_compute::{ParameterEnvironment, PlanCompute};
-use tortie_dataplane::{DataplaneHandle, MissingGuard, Netns, pod};
+use tortie_dataplane::{DataplaneError, DataplaneHandle, KernelFailure, MissingGuard, Netns, pod};
 use tortie_plan::{DataplaneSettings, NodePlan};
 use tortie_store::config::settings_file;
 
@@ -55,25 +55,49 @@ pub struct FelixNotReady {
     missing: Vec<MissingGuard>,
 }
 
+/// Why a host is not clean.
+#[derive(Debug, thiserror::Error)]
+pub enum DecommissionError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    FelixNotReady(#[from] FelixNotReady),
+    #[error("{0}; nothing was removed")]
+    FelixUnknown(DataplaneError),
+    #[error(transparent)]
+    Kernel(#[from] DataplaneError),
+    #[error("{}", list_failures(.0))]
+    KernelObjects(Vec<KernelFailure>),
+    #[error("{0}")]
+    Journal(io::Error),
+    #[error("CNI plugins: {0}")]
+    Plugins(#[from] InstallError),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    /// Everything that failed.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Incomplete(Vec<DecommissionError>),
+}
+
+fn list_failures(failures: &[KernelFailure]) -> String {
+    let failures = failures.iter().map(|failure| format!("{}: {}", failure.object, failure.reason));
+    failures.collect::<Vec<_>>().join("; ")
+}
+
 /// Decommissions a host whose daemon does not run. Fails if the daemon runs, because it would restore everything.
 /// Returns one line for each item that was removed, or that another program has replaced.
 pub async fn leave(
     args: &NodeArgs,
     pods: LivePodHandling,
     handover: PolicyHandover,
-) -> Result<Vec<String>, String> {
-    let mut dirs = vec![&args.state_dir];
-    dirs.extend(Some(&args.run_dir).filter(|dir| **dir != args.state_dir));
+) -> Result<Vec<String>, DecommissionError> {
+    let mut dirs = args.own_dirs();
     dirs.retain(|dir| dir.is_dir());
-    let locks: Vec<DirLock> = dirs
-        .iter()
-        .map(|dir| DirLock::acquire(dir))
-        .collect::<Result<_, _>>()
-        .map_err(|error| error.to_string())?;
+    let locks: Vec<DirLock> = dirs.iter().map(|dir| DirLock::acquire(dir)).collect::<Result<_, _>>()?;
     if let (LivePodHandling::Kept, PolicyHandover::ToFelix(limit)) = (pods, handover) {
         await_felix(limit).await?;
     }
-    let mut removed = clean(args, pods).await?;
+    let mut removed = clean_host(args, pods).await?;
     drop(locks);
     // Fails if other software, for example the datastore, keeps files in the directory.
     let empty = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
@@ -82,16 +106,16 @@ pub async fn leave(
 }
 
 /// Waits until Felix guards everything that our policy guards. Changes nothing.
-pub async fn await_felix(limit: Duration) -> Result<(), String> {
-    let host = Netns::current().map_err(|error| error.to_string())?;
+pub async fn await_felix(limit: Duration) -> Result<(), DecommissionError> {
+    let host = Netns::current()?;
     let started = Instant::now();
     let mut logged = false;
     loop {
         let expired = started.elapsed() >= limit;
         match tortie_dataplane::missing_guards(&host).await {
             Ok(missing) if missing.is_empty() => return Ok(()),
-            Ok(missing) if expired => return Err(FelixNotReady { waited: limit, missing }.to_string()),
-            Err(error) if expired => return Err(format!("{error}; nothing was removed")),
+            Ok(missing) if expired => return Err(FelixNotReady { waited: limit, missing }.into()),
+            Err(error) if expired => return Err(DecommissionError::FelixUnknown(error)),
             Ok(missing) if !std::mem::replace(&mut logged, true) => tracing::info!(
                 missing = list_guards(&missing),
                 "waiting until Felix guards the endpoints of this host"
@@ -114,69 +138,65 @@ fn list_guards(missing: &[MissingGuard]) -> String {
 
 /// Removes policy, files and, with [`LivePodHandling::CutOff`], the network of live pods. Continues after failures and
 /// returns all of them. The caller holds the locks of the directories.
-pub(crate) async fn clean(args: &NodeArgs, pods: LivePodHandling) -> Result<Vec<String>, String> {
-    let (mut removed, mut failures) = (Vec::new(), Vec::new());
+pub(crate) async fn clean_host(
+    args: &NodeArgs,
+    pods: LivePodHandling,
+) -> Result<Vec<String>, DecommissionError> {
+    let mut removed = Vec::new();
+    let mut failures = Vec::new();
     // Remove the plugins first, so that no runtime calls a plugin whose daemon is gone.
     match install::remove(&args.state_dir) {
         Ok(files) => removed.extend(files.iter().map(ToString::to_string)),
-        Err(reason) => failures.push(format!("CNI plugins: {reason}")),
+        Err(error) => failures.push(error.into()),
     }
     match clear_kernel(args, pods).await {
         Ok(()) => removed.push("removed: policy, and our rules in the chains of others".to_owned()),
         Err(error) => failures.push(error),
     }
-    for path in files(args, pods) {
+    for path in list_files(args, pods) {
         match remove(&path) {
             Ok(true) => removed.push(format!("removed: {}", path.display())),
             Ok(false) => {}
-            Err(error) => failures.push(format!("{}: {error}", path.display())),
+            Err(source) => failures.push(DecommissionError::File { path, source }),
         }
     }
-    match failures.is_empty() {
-        true => Ok(removed),
-        false => Err(failures.join("; ")),
-    }
+    if failures.is_empty() { Ok(removed) } else { Err(DecommissionError::Incomplete(failures)) }
 }
 
-async fn clear_kernel(args: &NodeArgs, pods: LivePodHandling) -> Result<(), String> {
-    let host = Netns::current().map_err(|error| error.to_string())?;
+async fn clear_kernel(args: &NodeArgs, pods: LivePodHandling) -> Result<(), DecommissionError> {
+    let host = Netns::current()?;
     if pods == LivePodHandling::CutOff {
-        cut_off(args, &host).await?;
+        cut_off_pods(args, &host).await?;
     }
-    tortie_dataplane::remove_policy(&host).await.map_err(|error| error.to_string())
+    Ok(tortie_dataplane::remove_policy(&host).await?)
 }
 
 /// Removes the interfaces of running containers, the routes and the tunnels.
-async fn cut_off(args: &NodeArgs, host: &Netns) -> Result<(), String> {
-    let attached = AttachmentJournal::open(&args.journal_dir()).map_err(|error| error.to_string())?.all();
-    let cleared = async {
-        let ours = |record: &&AttachmentRecord| !record.chained && !record.host_interface.is_empty();
-        for record in attached.iter().filter(ours) {
+async fn cut_off_pods(args: &NodeArgs, host: &Netns) -> Result<(), DecommissionError> {
+    let journal = AttachmentJournal::open(&args.journal_dir()).map_err(DecommissionError::Journal)?;
+    for record in journal.all() {
+        if !record.chained && !record.host_interface.is_empty() {
             pod::detach(host, None, &record.id.ifname, record.host_interface.as_str()).await?;
         }
-        let (dataplane, _reports) = DataplaneHandle::start(host.clone(), settings(args)).await?;
-        let nothing = NodePlan { learnt_complete: true, ..NodePlan::default() };
-        let outcome = dataplane.replace(nothing).await?;
-        tokio::time::sleep(KERNEL_SETTLE_DELAY).await;
-        dataplane.stop().await;
-        Ok::<_, tortie_dataplane::DataplaneError>(outcome.failures)
-    };
-    let failures = cleared.await.map_err(|error| error.to_string())?;
-    let named: Vec<String> =
-        failures.iter().map(|failure| format!("{}: {}", failure.object, failure.reason)).collect();
-    match named.is_empty() {
-        true => Ok(()),
-        false => Err(named.join("; ")),
     }
+    let (dataplane, _reports) = DataplaneHandle::start(host.clone(), read_settings(args)).await?;
+    let nothing = NodePlan { learnt_complete: true, ..NodePlan::default() };
+    let outcome = dataplane.replace(nothing).await?;
+    tokio::time::sleep(KERNEL_SETTLE_DELAY).await;
+    dataplane.stop().await;
+    if outcome.failures.is_empty() {
+        return Ok(());
+    }
+    Err(DecommissionError::KernelObjects(outcome.failures))
 }
 
 /// Returns the name prefixes of workload interfaces, according to the settings on this host.
 pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
-    settings(args).interface_prefixes
+    read_settings(args).interface_prefixes
 }
 
 /// Returns the settings that the daemon used, as far as they are stored on this host.
-fn settings(args: &NodeArgs) -> DataplaneSettings {
+fn read_settings(args: &NodeArgs) -> DataplaneSettings {
     let file = settings_file::read(&args.settings_file()).unwrap_or_default();
     let environment = ParameterEnvironment::new(EnvironmentVariables::of_process().0, file);
     // Leave the forwarding sysctls alone: other software may need them.
@@ -184,7 +204,7 @@ fn settings(args: &NodeArgs) -> DataplaneSettings {
 }
 
 /// Returns the files and directories to remove, other than those that the installer wrote.
-fn files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
+fn list_files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
     let mut files = vec![
         args.journal_dir(),
         args.known_objects_file(),
@@ -203,11 +223,8 @@ fn files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
 }
 
 /// Removes a file or directory. Returns false if it does not exist.
-fn remove(path: &Path) -> std::io::Result<bool> {
-    let removed = match path.is_dir() {
-        true => std::fs::remove_dir_all(path),
-        false => std::fs::remove_file(path),
-    };
+fn remove(path: &Path) -> io::Result<bool> {
+    let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
     match removed {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
