@@ -26,12 +26,12 @@ fuzz_target!(|bytes: &[u8]| {
     let mut ledger = HubLedger::new(1, &[KeyRange::all(Kind::Tier)], ChangeLogLimits::default());
     let key = StoreKey::resource(Kind::Tier, "", "web");
     ledger.apply_feed([
-        FeedMessage::Unreadable {
+        FeedMessage::Event(FeedEvent::Unreadable {
             key,
             revision: 17.into(),
             text: "[]".to_owned(),
             reason: "no object".to_owned(),
-        },
+        }),
         FeedMessage::Event(FeedEvent::InSync),
     ]);
     let mut session = None;
