@@ -14,7 +14,7 @@ pub use rustix::process::Signal;
 /// Interval between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of bytes at the end of a log in which its last lines are searched.
-const MAX_TAIL_BYTES: u64 = 4096;
+const MAX_TAIL_BYTES: u64 = 64 * 1024;
 
 /// A file that identifies one process as `PID START-TIME`. The start time distinguishes the process from a later one
 /// with the same pid. The command line would not do, because it is empty for a moment during `execve`.

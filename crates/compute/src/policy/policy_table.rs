@@ -407,7 +407,10 @@ impl PolicyTable {
                 self.unproxied.remove(&slot);
                 if let Some(old) = record.in_plan.take() {
                     self.active -= 1;
-                    self.problems.remove(&record.key.key(symbols));
+                    // Another slot may have the key of a deleted policy; its own problem is removed already.
+                    if !record.gone {
+                        self.problems.remove(&record.key.key(symbols));
+                    }
                     go.push(record.id(symbols));
                     usage.old.extend(old.needs.iter().cloned());
                     remove_from_tier(&mut self.of_tier, &old.policy.tier, slot);

@@ -203,6 +203,11 @@ async fn a_restart_keeps_the_tunnel() {
     dataplane.stop().await;
     node.ip("neigh add 10.65.7.1 lladdr 66:00:00:00:00:07 dev vxlan.calico");
     node.ip("route add 10.65.7.0/26 via 10.65.7.1 dev vxlan.calico onlink proto 80");
+    // The kernel does not add an IPv6 address that the device has with another prefix length.
+    let own = TUNNEL_CASE_V6.ends[0];
+    let device_v6 = TUNNEL_CASE_V6.kind.device();
+    node.ip(&format!("-6 addr del {own}/128 dev {device_v6}"));
+    node.ip(&format!("-6 addr add {own}/64 dev {device_v6} nodad"));
 
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(whole_plan()).await.unwrap();
@@ -214,6 +219,11 @@ async fn a_restart_keeps_the_tunnel() {
         TUNNEL_CASE_V4.neighbours(&node)
     );
     assert_eq!(node.routes("10.65.7.0/26"), [""; 0]);
+    let addresses = node.ip(&format!("-6 addr show dev {device_v6}"));
+    assert!(
+        addresses.contains(&format!("{own}/128")) && !addresses.contains("/64 scope global"),
+        "{addresses}"
+    );
 
     let mut device = TUNNEL_CASE_V4.device();
     device.protocol = TunnelProtocol::Vxlan { vni: 7, port: 8472, mac: OWN_VTEP_MAC };

@@ -55,8 +55,14 @@ impl MachineStep {
                 child.map(|child| Some((child.id(), name.as_str()))).map_err(|error| about(line, &error))
             }
             MachineStep::Await { socket } => {
-                wait_until(SOCKET_TIMEOUT, || UnixStream::connect(socket).is_ok());
-                let Err(error) = UnixStream::connect(socket) else { return Ok(None) };
+                let mut connected = UnixStream::connect(socket).map(drop);
+                wait_until(SOCKET_TIMEOUT, || {
+                    if connected.is_err() {
+                        connected = UnixStream::connect(socket).map(drop);
+                    }
+                    connected.is_ok()
+                });
+                let Err(error) = connected else { return Ok(None) };
                 let seconds = SOCKET_TIMEOUT.as_secs();
                 let path = socket.display();
                 Err(io::Error::other(format!("{path} accepts no connections after {seconds} s: {error}")))

@@ -315,7 +315,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     ] {
         remove(&file, &mut failures);
     }
-    remove(&node.journal_dir(), &mut failures);
+    remove_dir(&node.journal_dir(), &mut failures);
     for attachment in &attached {
         writeln!(out, "removed: the network of {attachment}")?;
     }
@@ -327,7 +327,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     }
     writeln!(out, "removed: the node, its routes, its policy and its addresses")?;
     if args.purge {
-        remove(&data, &mut failures);
+        remove_dir(&data, &mut failures);
         writeln!(out, "removed: the datastore in {}", data.display())?;
     } else if data.exists() {
         writeln!(
@@ -550,9 +550,17 @@ fn wait(daemon: &HostDaemon, ready: impl Fn() -> bool) -> Result<(), CommandErro
     Err(CommandError::message(format!("{} {what}; the end of its log ({log}):\n{last}", daemon.name)))
 }
 
-/// Removes a file or a directory with its contents, if it exists.
+/// Removes a file, if it exists.
 fn remove(path: &Path, failures: &mut Vec<String>) {
-    let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    report_removal(path, std::fs::remove_file(path), failures);
+}
+
+/// Removes a directory with its contents, if it exists.
+fn remove_dir(path: &Path, failures: &mut Vec<String>) {
+    report_removal(path, std::fs::remove_dir_all(path), failures);
+}
+
+fn report_removal(path: &Path, removed: std::io::Result<()>, failures: &mut Vec<String>) {
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             failures.push(format!("{}: {error}", path.display()));

@@ -172,7 +172,13 @@ fn repair(
     if let Some(net) = desired.address
         && !context.links.nets_of(index).any(|other| other == net)
     {
-        return Ok(Some(LinkOperation::AddAddress { index, interface: desired.name, net }));
+        // The kernel ignores an IPv6 address that the device already has with another prefix length.
+        let same =
+            context.links.nets_of(index).find(|other| net.addr().is_ipv6() && other.addr() == net.addr());
+        return Ok(Some(match same {
+            Some(net) => LinkOperation::RemoveAddress { index, net },
+            None => LinkOperation::AddAddress { index, interface: desired.name, net },
+        }));
     }
     let mut others = context.links.nets_of(index).filter(|net| Some(*net) != desired.address);
     let surplus = others.find(|net| is_our_address(kind, net, context));

@@ -137,11 +137,20 @@ impl OrchestratorClient {
         let ingress: Vec<Json> =
             addresses.iter().map(|address| json!({ "ip": address.to_string() })).collect();
         let patch = json!({"metadata": {"uid": uid}, "status": {"loadBalancer": {"ingress": ingress}}});
-        let path = format!("/api/v1/namespaces/{namespace}/services/{name}/status");
-        let patched = self.api.patch(&path, MERGE_PATCH_MEDIA_TYPE, &patch).await;
-        patched
-            .map(drop)
-            .map_err(|failure| failure.of_uid_condition().about(format!("Service({namespace}/{name})")))
+        let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
+        let patched = match self.api.patch(&format!("{service}/status"), MERGE_PATCH_MEDIA_TYPE, &patch).await
+        {
+            // kube-apiserver also reports a conflict if other writers win too often.
+            Err(KubernetesFailure::Conflict) => match self.api.get("Service", &service).await {
+                Ok(found) if found.pointer("/metadata/uid") == Some(&json!(uid)) => {
+                    Err(KubernetesFailure::Conflict)
+                }
+                Ok(_) => Err(KubernetesFailure::Conflict.of_uid_condition()),
+                Err(failure) => Err(failure),
+            },
+            patched => patched.map(drop),
+        };
+        patched.map_err(|failure| failure.about(format!("Service({namespace}/{name})")))
     }
 }
 
