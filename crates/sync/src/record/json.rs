@@ -137,8 +137,7 @@ pub fn feed_from_json(json: &Json) -> FormatResult<Option<FeedEvent>> {
         }
         "unreadable" => FeedEvent::Unreadable {
             key: key_from_json(field(event, "key")?)?,
-            // Recordings of older versions have no revision here.
-            revision: revision(event).unwrap_or(Revision::from(0)),
+            revision: revision(event)?,
             text: text(event, "text")?.to_owned(),
             reason: text(event, "reason")?.to_owned(),
         },

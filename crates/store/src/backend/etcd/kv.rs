@@ -101,6 +101,10 @@ impl EtcdCluster {
                 Err(StoreError::Expired(_)) if revision.is_none() && attempt < MAX_LIST_ATTEMPTS => {
                     attempt += 1;
                 }
+                // The caller has named no revision that it could replace.
+                Err(StoreError::Expired(reason)) if revision.is_none() => {
+                    return Err(StoreError::Datastore(format!("listing {prefix}: {reason}")));
+                }
                 done => return done,
             }
         }

@@ -230,8 +230,24 @@ impl KubernetesApi {
         let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
         match self.send(Method::DELETE, path, JSON_MEDIA_TYPE, Some(&body)).await {
             Ok(_) => Ok(()),
-            Err(failure) if resource_version.is_none() => Err(failure.of_uid_condition()),
+            Err(KubernetesFailure::Conflict) if resource_version.is_none() => {
+                Err(self.explain_uid_conflict(path, uid).await)
+            }
             Err(failure) => Err(failure),
+        }
+    }
+
+    /// Returns the failure of a request whose only condition is a UID and that met a conflict: the intended object is
+    /// missing only if the current one has another UID. Webhooks and exhausted retries also report conflicts.
+    pub async fn explain_uid_conflict(&self, path: &str, uid: &str) -> KubernetesFailure {
+        match self.send(Method::GET, path, JSON_MEDIA_TYPE, None).await {
+            Ok(object) => match object.pointer("/metadata/uid").and_then(Json::as_str) {
+                Some(other) if other != uid => {
+                    KubernetesFailure::Missing("another object has the same name".to_owned())
+                }
+                _ => KubernetesFailure::Conflict,
+            },
+            Err(failure) => failure,
         }
     }
 

@@ -463,8 +463,8 @@ impl KubernetesBackend {
         }
     }
 
-    /// Returns the error of a conditional write. A conflict contains the current object. If the write was for the
-    /// object with `uid` and the current one has another, the intended object does not exist any more.
+    /// Returns the error of a conditional write. A conflict contains the current object. A pod with another UID is
+    /// another endpoint, so the intended one does not exist any more.
     async fn refused(
         &self,
         key: &StoreKey,
@@ -474,7 +474,9 @@ impl KubernetesBackend {
     ) -> StoreError {
         match failure {
             KubernetesFailure::Conflict => match self.find(key, place).await {
-                Ok(found) if !uid.is_empty() && found.uid != uid => StoreError::missing(key),
+                Ok(found) if place.form == CollectionForm::Pod && !uid.is_empty() && found.uid != uid => {
+                    StoreError::missing(key)
+                }
                 Ok(found) => {
                     StoreError::Conflict { id: key.to_string(), current: resource(entry(found).ok()) }
                 }

@@ -64,17 +64,6 @@ impl KubernetesFailure {
         KubernetesFailure::Unreachable { reason, unasked: false }
     }
 
-    /// Converts the failure of a request whose only condition is a UID: in a conflict the object has another UID, so the
-    /// intended one is gone.
-    pub fn of_uid_condition(self) -> KubernetesFailure {
-        match self {
-            KubernetesFailure::Conflict => {
-                KubernetesFailure::Missing("another object has the same name".to_owned())
-            }
-            other => other,
-        }
-    }
-
     /// Converts the failure to an error about an object.
     pub fn into_error(self, key: &StoreKey) -> StoreError {
         self.about(key.to_string())

@@ -140,14 +140,7 @@ impl OrchestratorClient {
         let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
         let patched = match self.api.patch(&format!("{service}/status"), MERGE_PATCH_MEDIA_TYPE, &patch).await
         {
-            // kube-apiserver also reports a conflict if other writers win too often.
-            Err(KubernetesFailure::Conflict) => match self.api.get("Service", &service).await {
-                Ok(found) if found.pointer("/metadata/uid") == Some(&json!(uid)) => {
-                    Err(KubernetesFailure::Conflict)
-                }
-                Ok(_) => Err(KubernetesFailure::Conflict.of_uid_condition()),
-                Err(failure) => Err(failure),
-            },
+            Err(KubernetesFailure::Conflict) => Err(self.api.explain_uid_conflict(&service, uid).await),
             patched => patched.map(drop),
         };
         patched.map_err(|failure| failure.about(format!("Service({namespace}/{name})")))
