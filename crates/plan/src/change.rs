@@ -129,7 +129,7 @@ mod tests {
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<SetMember>(), 22, "a member of a set");
         assert_eq!(size_of::<(RouteKey, Route)>(), 64, "a route");
-        assert_eq!(size_of::<PlannedRule>(), 504, "a rule");
+        assert_eq!(size_of::<PlannedRule>(), 464, "a rule");
         assert_eq!(size_of::<RuleIndex>(), 4);
     }
 }

@@ -169,8 +169,8 @@ pub struct PlannedRule {
     pub not_icmp: Option<IcmpMatch>,
     pub source: RuleSide,
     pub destination: RuleSide,
-    /// Conditions on requests. Only an HTTP proxy can check them.
-    pub http: Option<HttpMatch>,
+    /// Conditions on requests. Only an HTTP proxy can check them. Boxed, because few rules have any.
+    pub http: Option<Box<HttpMatch>>,
     /// Annotations from the author of the rule.
     pub annotations: BTreeMap<String, String>,
 }

@@ -152,7 +152,7 @@ impl RuleConversion<'_> {
             not_icmp: self.or_broken(convert_icmp(&rule.not_icmp)),
             source: self.side(&rule.source, rule, RuleEnd::Source, action),
             destination: self.side(&rule.destination, rule, RuleEnd::Destination, action),
-            http: rule.http.as_ref().map(|http| self.http_match(http, action)),
+            http: rule.http.as_ref().map(|http| Box::new(self.http_match(http, action))),
             annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
         }
     }

@@ -243,10 +243,12 @@ impl PlanGenerator {
         rule.not_icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.source = self.side();
         rule.destination = self.side();
-        rule.http = self.maybe(0.1, |random| HttpMatch {
-            methods: vec!["GET".to_owned()],
-            matches_without_proxy: random.chance(0.5),
-            ..HttpMatch::default()
+        rule.http = self.maybe(0.1, |random| {
+            Box::new(HttpMatch {
+                methods: vec!["GET".to_owned()],
+                matches_without_proxy: random.chance(0.5),
+                ..HttpMatch::default()
+            })
         });
         rule
     }

@@ -192,7 +192,7 @@ fn services_are_endpoints_with_ports_or_addresses_alone() {
 #[test]
 fn http_rules_match_nothing_without_a_proxy() {
     let methods = vec!["GET".to_owned()];
-    let mut web = rule(|r| r.http = Some(HttpMatch { methods, ..HttpMatch::default() }));
+    let mut web = rule(|r| r.http = Some(Box::new(HttpMatch { methods, ..HttpMatch::default() })));
     assert!(!matches(&web, &tcp(A, B, 80)));
     let plan = NodePlan::default();
     assert_eq!(EvaluationIndex::new(&plan).misses(&web, &tcp(A, B, 80)), [RuleCriterion::Http]);
