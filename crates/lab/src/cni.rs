@@ -63,6 +63,9 @@ async fn call_for_pod(
 ) -> LabResult<Value> {
     let mut config = plugin_config(place, cluster, &pod.node);
     config["tortie_labels"] = json!(pod.labels);
+    // The endpoint gets the profile of its namespace. The list on disk has no policy type: containers of other
+    // runtimes have no namespace, and share the profile of the network.
+    config["policy"] = json!({"type": "k8s"});
     let mut command = plugin(place, cni_command);
     command
         .env("CNI_CONTAINERID", &pod.container_id)

@@ -8,11 +8,15 @@ use crate::names::suggest_name;
 use crate::netns;
 use crate::place::LabPaths;
 use crate::routes;
+use crate::store;
 use crate::topology::LabTopology;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use tortie_model::API_VERSION;
+use tortie_store::StoreError;
 use uuid::Uuid;
 
 /// Time limit for the other nodes to program a route to a new pod.
@@ -113,11 +117,35 @@ pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> Lab
 
 async fn attach(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResult<Vec<IpAddr>> {
     netns::create(&place.pod_netns(&pod.name)).await?;
+    create_namespace_profile(cluster, &pod.namespace).await?;
     let addresses = cni::add(place, cluster, pod).await?;
     if addresses.is_empty() {
         return Err(LabError::refused(format!("the plugin gave pod {} no address", pod.name)));
     }
     Ok(addresses)
+}
+
+/// Creates the profile of a namespace with the rules and labels that a Kubernetes namespace gives to its pods, so that
+/// `namespaceSelector` works. An existing profile is not changed.
+async fn create_namespace_profile(cluster: &LabCluster, namespace: &str) -> LabResult<()> {
+    let allow = json!([{"action": "Allow"}]);
+    let profile = json!({
+        "apiVersion": API_VERSION,
+        "kind": "Profile",
+        "metadata": {"name": format!("kns.{namespace}")},
+        "spec": {
+            "ingress": allow,
+            "egress": allow,
+            "labelsToApply": {
+                "pcns.kubernetes.io/metadata.name": namespace,
+                "pcns.projectcalico.org/name": namespace,
+            },
+        },
+    });
+    match store::create(&store::client(cluster).await?, profile).await {
+        Err(LabError::Store(StoreError::AlreadyExists { .. })) => Ok(()),
+        result => result,
+    }
 }
 
 pub async fn delete(place: &LabPaths, cluster: &LabCluster, name: &str) -> LabResult<()> {

@@ -418,7 +418,7 @@ impl CniService {
         }
         let network = &request.config.name;
         if !request.config.policy.kind.is_empty() {
-            return Ok(None);
+            return self.existing_profile(profile_of(request, identity)).await;
         }
         let name = &identity::profile_name(network);
         if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
@@ -440,6 +440,15 @@ impl CniService {
                 self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
                 Ok(Some(name.clone()))
             }
+            Err(error) => Err(store_failed(error)),
+        }
+    }
+
+    /// Returns the name of a profile that the node does not manage, if it exists in the datastore.
+    async fn existing_profile(&self, name: String) -> Result<Option<String>, CniError> {
+        match self.resources.get_as::<ProfileSpec>("", &name).await {
+            Ok(_) => Ok(Some(name)),
+            Err(StoreError::DoesNotExist { .. }) => Ok(None),
             Err(error) => Err(store_failed(error)),
         }
     }

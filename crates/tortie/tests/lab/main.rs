@@ -70,6 +70,11 @@ fn three_nodes_and_their_pods() {
     assert_eq!(code, Some(7), "a command's exit code is passed on");
     let endpoint = lab.run(&["ctl", "get", "workloadendpoints", "-n", "shop", "-o", "yaml"]);
     assert!(endpoint.contains("app: web"), "{endpoint}");
+    assert!(endpoint.contains("- kns.shop"), "{endpoint}");
+    let profile = lab.run(&["ctl", "get", "profile", "kns.shop", "-o", "yaml"]);
+    for label in ["pcns.kubernetes.io/metadata.name: shop", "pcns.projectcalico.org/name: shop"] {
+        assert!(profile.contains(label), "{profile}");
+    }
 
     let explained = lab.run(&["explain", "--from", "shop/pod1", "--to", "shop/pod2", "--port", "80"]);
     assert!(explained.starts_with("ALLOWED: tcp/80"), "{explained}");

@@ -116,6 +116,8 @@ impl ConformanceCluster {
             match &resource {
                 Resource::Node(_) => {}
                 Resource::Profile(_) if self.kube.is_some() => {}
+                // `lab pod add` keeps the profile of a namespace that exists already.
+                Resource::Profile(_) => self.ctl("apply", &[resource.to_value()]),
                 Resource::WorkloadEndpoint(endpoint) => {
                     let name = self.add_pod(endpoint);
                     if self.kube.is_none() {
