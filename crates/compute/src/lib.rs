@@ -30,7 +30,7 @@ pub use interests::cluster_interests;
 pub use parameters::{
     ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
     NatExclusions, NodeParameters, OWN_PARAMETERS, OptionalParameter, ParameterEffect, ParameterEnvironment,
-    ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
+    ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values, describe_parameter,
 };
 pub use policy::EvaluationCounts;
 pub use workloads::{EndpointPermissions, local_workload};

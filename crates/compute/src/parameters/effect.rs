@@ -48,36 +48,35 @@ impl ParameterEffect {
 
 /// Reasons by prefix of the key; the longest matching prefix applies.
 const NO_EFFECT_REASONS: &[(&str, &str)] = &[
-    ("", "nothing here depends on it"),
-    ("aws", "Tortie does not talk to cloud providers"),
+    ("", "Tortie has no function that depends on it"),
+    ("aws", "Tortie does not call the APIs of cloud providers"),
     ("bpf", "there is no eBPF dataplane"),
     ("cgroupV2Path", "there is no eBPF dataplane"),
-    ("chainInsertMode", "there are no iptables chains; policy has a table of its own"),
-    ("dataplane", "there is one dataplane, and it is built in"),
-    ("debug", "these switches are for the reference's developers"),
-    ("endpointStatus", "nothing here depends on it"),
-    ("feature", "features are found out from the kernel"),
-    ("flowLogs", "flow logs are not there yet"),
-    ("genericXDP", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
-    ("go", "it tunes the runtime of a language that Tortie is not written in"),
-    ("ipsets", "there are no ipsets; sets are nf_tables sets"),
-    ("iptables", "there is no iptables; policy is nf_tables"),
-    ("istio", "there is no support for Istio's ambient mode"),
-    ("kubeNodePortRanges", "it is about kube-proxy's IPVS mode beside iptables; policy is nf_tables"),
-    ("maxIpset", "sets grow as they need to"),
-    ("netlink", "netlink requests have a time limit of their own, 30 s"),
-    ("nftablesMode", "policy is always nf_tables"),
-    ("policySync", "there is no policy synchronisation socket yet"),
-    ("prometheusGo", "it counts the runtime of a language that Tortie is not written in"),
-    ("requireMTUFile", "the MTU is found out before the first workload"),
-    ("sidecar", "there is no sidecar acceleration"),
-    ("usageReporting", "Tortie reports its use to nobody"),
-    ("useInternal", "there is one dataplane, and it is built in"),
-    ("windows", "Tortie runs on Linux"),
-    ("xdp", "there is no XDP; failsafe and untracked rules are nf_tables rules"),
+    ("chainInsertMode", "Tortie does not use iptables chains; policy is in its own nf_tables table"),
+    ("dataplane", "the dataplane is built in and cannot be replaced"),
+    ("debug", "only developers of Felix use it"),
+    ("feature", "the node detects the features of the kernel"),
+    ("flowLogs", "Tortie does not write flow logs"),
+    ("genericXDP", "Tortie does not use XDP; failsafe ports and untracked policy are nf_tables rules"),
+    ("go", "it configures the Go runtime, which Tortie does not use"),
+    ("ipsets", "Tortie uses nf_tables sets instead of ipsets"),
+    ("iptables", "Tortie uses nf_tables instead of iptables"),
+    ("istio", "Tortie does not support Istio's ambient mode"),
+    ("kubeNodePortRanges", "it applies to kube-proxy's IPVS mode with iptables; policy is in nf_tables"),
+    ("maxIpset", "nf_tables sets have no configured size"),
+    ("netlink", "netlink requests have a fixed timeout of 30 s"),
+    ("nftablesMode", "Tortie always uses nf_tables"),
+    ("policySync", "Tortie has no policy synchronisation socket"),
+    ("prometheusGo", "these are metrics of the Go runtime, which Tortie does not use"),
+    ("requireMTUFile", "the node determines the MTU before it attaches the first workload"),
+    ("sidecar", "Tortie has no sidecar acceleration"),
+    ("usageReporting", "Tortie does not report its use to anyone"),
+    ("useInternal", "the dataplane is built in and cannot be replaced"),
+    ("windows", "Tortie runs on Linux only"),
+    ("xdp", "Tortie does not use XDP; failsafe ports and untracked policy are nf_tables rules"),
 ];
 
 fn why_not(key: &str) -> &'static str {
-    let known = NO_EFFECT_REASONS.iter().filter(|(beginning, _)| key.starts_with(beginning));
-    known.max_by_key(|(beginning, _)| beginning.len()).map_or("", |(_, why)| why)
+    let known = NO_EFFECT_REASONS.iter().filter(|(prefix, _)| key.starts_with(prefix));
+    known.max_by_key(|(prefix, _)| prefix.len()).map_or("", |(_, why)| why)
 }

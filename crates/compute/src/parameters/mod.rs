@@ -1,10 +1,12 @@
 //! Resolves the value of each parameter of the node's daemon, and its source: the environment first, then the file on
 //! this host, then the FelixConfiguration of the node, of a selector, of the cluster, then the built-in default.
 
+mod descriptions;
 mod effect;
 mod read;
 mod values;
 
+pub use descriptions::describe_parameter;
 pub use effect::{OWN_PARAMETERS, ParameterEffect};
 pub use read::{
     ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HttpRulesWithoutProxy, L2Reachability, LogRate,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
-use tortie_compute::{NodeParameters, ParameterEffect, ResolvedParameter};
+use tortie_compute::{NodeParameters, ParameterEffect, ResolvedParameter, describe_parameter};
 use tortie_ctl::node::request;
 use tortie_ctl::{CommandError, layout};
 
@@ -116,6 +116,7 @@ impl SettingRow {
             "name": self.name, "value": self.value, "default": self.default,
             "source": self.source, "from": self.from,
             "effect": effect, "since": since, "reason": reason,
+            "description": describe_parameter(self.name),
         })
     }
 }

@@ -3,58 +3,73 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use tortie_compute::{NodeParameters, OWN_PARAMETERS, ParameterEffect, ResolvedParameter};
+use tortie_compute::{
+    NodeParameters, OWN_PARAMETERS, ParameterEffect, ResolvedParameter, describe_parameter,
+};
 
 const PAGE_HEADER: &str = "# Settings
 
 <!-- Made from the code by `make docs-settings`. Do not edit. -->
 
-Every parameter of the node's daemon. A parameter can be set in the places below; the first that sets it wins.
+Every parameter of the node's daemon. A parameter can be set in the places below; the first place that sets it takes precedence. The
+variables that the daemon reads besides these: [Variables of the node](reference/node-variables.md).
 
-| place | written as | for |
+| place | example | applies to |
 | --- | --- | --- |
-| environment of `tortie node` | `FELIX_HEALTHPORT=9199`, in any case | one node |
-| `felix.cfg` (`/etc/calico/felix.cfg`, or `--felix-config FILE`) | `HealthPort = 9199`, in any case | one node |
+| environment of `tortie node` | `FELIX_HEALTHPORT=9199`, case-insensitive | one node |
+| `felix.cfg` (`/etc/calico/felix.cfg`, or `--felix-config FILE`) | `HealthPort = 9199`, case-insensitive | one node |
 | FelixConfiguration `node.<name>` | `spec.healthPort: 9199` | one node |
-| FelixConfiguration with `spec.nodeSelector` | `spec.healthPort: 9199` | the nodes it selects; of several the oldest |
+| FelixConfiguration with `spec.nodeSelector` | `spec.healthPort: 9199` | the nodes that it selects; the oldest object if several select a node |
 | FelixConfiguration `default` | `spec.healthPort: 9199` | all nodes |
 
-An empty variable sets nothing. `none` means nothing: an empty list, an empty text, zero. Words are compared without regard to
-case. A value that cannot be read is named in the log and on the health page, and the default holds; of a list only the entry
-that cannot be read is left out.
+An empty variable counts as not set. The value `none` means an empty list, an empty text or zero. Choices such as `Drop` are
+case-insensitive. If a value is invalid, the log and the health page name it and the default applies; of a list, only the invalid entry is
+ignored.
 
-`tortie settings` shows the values in force on a node and where each comes from.
+`tortie settings` shows the values in effect on a node and their sources.
 ";
 
 /// Details that names and defaults do not show.
 const PAGE_NOTES: &str = "
-The log goes to standard error, where systemd or the container runtime keeps it. It goes to a file too if `logFilePath` or
-`logSeverityFile` is set to something else than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is: unlike Felix,
-nothing is written to their defaults unless asked for. A file is renamed at 10 MiB, and three full ones are kept. Lines that come faster
-than they can be written are dropped and counted in `felix_logs_dropped`, those that are refused in `felix_log_errors`. With
-`debugDisableLogDropping` whoever logs waits instead of losing a line. Of lines for debugging,
-`logDebugFilenameRegex` keeps those from source files whose path matches, such as `dataplane/src/policy`. The variable `RUST_LOG`, if it is
-set, says what goes to standard error instead of `logSeverityScreen`.
+### Log
 
-Of the bits of `nftablesMarkMask` (or of `iptablesMarkMask`, where only that is set) the lowest marks packets that policy has allowed, the next
-those that a policy has passed on, and the sixth, or the last if there are fewer, what WireGuard sends: the bits that Felix uses for the same. No other
-bit of a packet's mark is changed. A mask with fewer than two bits, or three with WireGuard, is named in the log and on the health page,
-and the bits in use stay in use.
+The node logs to standard error, which systemd or the container runtime stores. It also logs to a file if `logFilePath` or
+`logSeverityFile` is set to a value other than `none`, and to the host's syslog (`/dev/log`) if `logSeveritySys` is; unlike Felix, it does
+not use their defaults. The node renames the file when it reaches 10 MiB and keeps three renamed files. Lines that arrive faster than they
+can be written are dropped and counted in `felix_logs_dropped`; lines that cannot be written are counted in `felix_log_errors`. With
+`debugDisableLogDropping` the task that logs waits instead. `logDebugFilenameRegex` limits debug lines to source files whose path matches,
+for example `dataplane/src/policy`. If the variable `RUST_LOG` is set, it replaces `logSeverityScreen`.
 
-`metadataAddr` and `metadataPort` count where a prefix of `interfacePrefix` is `tap`, as with OpenStack: what a workload asks of
-169.254.169.254:80 is sent there, and where the host itself answers, no policy keeps it from asking. For an address of the loopback,
-`route_localnet` is set for interfaces of workloads; the rest of the loopback stays closed to them.
+### Packet marks
 
-`debugPort` serves `/debug`: memory, tasks and the processor time of each thread, on `debugHost`. Without a port nothing is served.
+The node uses these bits of `nftablesMarkMask`, or of `iptablesMarkMask` if only that is set: the lowest marks packets that policy has
+allowed, the next one packets that a policy has passed to the next tier, and the sixth (the last one if there are fewer) packets that
+WireGuard sends. Felix uses the same bits for these purposes. The node changes no other bit of a packet's mark. If the mask has fewer than
+two bits, or three with WireGuard, the log and the health page report it and the node keeps the bits that it uses.
 
-With `nftablesFlowTableOffload: All`, connections that policy has let pass go past all rules from then on (a flow table of the kernel, software only): those of
-interfaces of workloads, and of interfaces of the host that `mtuIfacePattern` matches. Policy is about new connections anyway. Workloads with `qosControls` are left out, since their packets are counted
-or changed one by one. `CutDeniedFlows` switches it off: the kernel lets nobody delete a connection that is past the rules. A kernel without flow tables is named in the log and on
-the health page, and all else works. A node's own
-object is filled in with `Disabled`, as Calico does it, which wins over the object `default`: set it in `node.<name>`, in the environment or in `felix.cfg`.
+### Metadata service of OpenStack
 
-`ipv4ElevatedRoutePriority`, `ipv6ElevatedRoutePriority` and `liveMigrationRouteConvergenceTime` are about virtual machines that
-move from one node to another ([BGP](bgp.md#machines-that-move)).
+`metadataAddr` and `metadataPort` take effect only if a prefix in `interfacePrefix` is `tap`, as with OpenStack. Requests of workloads to
+169.254.169.254:80 are then sent to that address; if it is an address of the host, policy does not apply to them. For a loopback address the
+node sets `route_localnet` on workload interfaces and blocks all other connections from workloads to loopback addresses.
+
+### Debug server
+
+If `debugPort` is set, the node serves `/debug` on `debugHost`: memory, tasks and the processor time of each thread.
+
+### Flow offload
+
+With `nftablesFlowTableOffload: All`, packets of connections that policy has allowed bypass all rules (a flow table of the kernel, in
+software only). This applies to workload interfaces and to the host's interfaces that `mtuIfacePattern` matches. Policy is evaluated only for
+new connections in any case. Workloads with `qosControls` are excluded, because the node must count or change each of their packets.
+`CutDeniedFlows` disables the offload, because the kernel does not allow an offloaded connection to be deleted. If the kernel has no flow
+tables, the log and the health page report it, and everything else works. As with Calico, the node writes `Disabled` into its own
+FelixConfiguration, which overrides the object `default`: enable the offload in `node.<name>`, in the environment or in `felix.cfg`.
+
+### Live migration
+
+`ipv4ElevatedRoutePriority`, `ipv6ElevatedRoutePriority` and `liveMigrationRouteConvergenceTime` apply to virtual machines that move from
+one node to another ([BGP](bgp.md#machines-that-move)).
 ";
 
 fn page() -> String {
@@ -67,10 +82,10 @@ fn page() -> String {
         "
 ## Parameters that take effect
 
-*Live* means that a change holds at once; *at restart*, when `tortie node` starts again. *Since* is the version of Tortie.
+*Live* means that a change takes effect immediately; *at restart*, when `tortie node` is started again. *Since* is the version of Tortie.
 
-| FelixConfiguration | environment | felix.cfg | default | takes effect | since |
-| --- | --- | --- | --- | --- | --- |
+| FelixConfiguration | environment | felix.cfg | default | meaning | takes effect | since |
+| --- | --- | --- | --- | --- | --- | --- |
 "
     );
     for in_force in &parameters {
@@ -79,7 +94,8 @@ fn page() -> String {
             ParameterEffect::AtStart { since } => ("at restart", since),
             ParameterEffect::None { .. } => continue,
         };
-        let _ = writeln!(page, "| {} | {when} | {since} |", places(in_force, is_own(in_force)));
+        let meaning = describe_parameter(in_force.parameter.key);
+        let _ = writeln!(page, "| {} | {meaning} | {when} | {since} |", places(in_force, is_own(in_force)));
     }
     page += PAGE_NOTES;
     let _ = write!(
@@ -87,10 +103,10 @@ fn page() -> String {
         "
 ## Parameters without effect
 
-They are accepted, so that the configuration of a Calico cluster can be kept as it is. One that is set to something else than its
-default is named in the log and on the health page.
+Tortie accepts them, so that the configuration of a Calico cluster can be used unchanged. If one of them has a value other than its
+default, the log and the health page report it.
 
-| FelixConfiguration | environment | felix.cfg | default | why |
+| FelixConfiguration | environment | felix.cfg | default | reason |
 | --- | --- | --- | --- | --- |
 "
     );
@@ -139,5 +155,14 @@ fn every_parameter_is_on_the_page_once() {
         let own = OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
         let row = format!("\n| {} |", places(&in_force, own));
         assert_eq!(page.matches(&row).count(), 1, "{row}");
+    }
+}
+
+#[test]
+fn every_effective_parameter_has_a_description() {
+    for in_force in NodeParameters::default().all() {
+        let is_effective = !matches!(in_force.effect, ParameterEffect::None { .. });
+        let key = in_force.parameter.key;
+        assert_eq!(!describe_parameter(key).is_empty(), is_effective, "{key}");
     }
 }
