@@ -51,9 +51,9 @@ lint: setup
 docs: ## Build the documentation as a site in target/book (mdBook)
 	@scripts/docs
 
-docs-reference: setup ## Regenerate the pages for settings, commands, resources and metrics, and the systemd units
+docs-reference: setup ## Regenerate the pages for settings, variables, commands, resources and metrics, and the systemd units
 	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie -- settings::page reference:: up::systemd
-	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie-node --lib metrics::page
+	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie-node --lib page
 
 docs-settings: docs-reference
 

@@ -63,3 +63,4 @@ pub use logs::{LogControl, LogCounters, LogFileSettings, LogSettings};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, build_core as replay_core, replay, replay_from};
 pub use run::{NodeRunError, run};
+pub use startup::{NODE_VARIABLES, NodeVariable, VariableGroup, is_node_variable};

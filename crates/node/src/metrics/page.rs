@@ -18,17 +18,46 @@ const METRICS_PAGE_HEAD: &str = "# Metrics
 
 <!-- Made from the code by `make docs-reference`. Do not edit. -->
 
-`tortie node` serves these on `/metrics` in Prometheus' text format, once FelixConfiguration has `prometheusMetricsEnabled: true`;
-`prometheusMetricsHost` and `prometheusMetricsPort` (9091) say where. Names that begin with `felix_` or `wireguard_` are Calico's, so that
-existing dashboards work.
+`tortie node` serves these on `/metrics` in Prometheus' text format if FelixConfiguration has `prometheusMetricsEnabled: true`, on the
+address `prometheusMetricsHost` and the port `prometheusMetricsPort` (9091). Names that begin with `felix_` or `wireguard_` are Calico's.
 
-A peer's series begin again when its session is configured again, and disappear with the peer. Of `tortie_denied_packets_total` the 200
-rules that denied most have series of their own; the others are added up under `policy=\"others\"`. A rule counts from zero again
-when it is rewritten.
+The series of a peer restart from zero when its session is reconfigured, and end with the peer. Of `tortie_denied_packets_total`, the 200
+rules that denied most packets have their own series, and the others are added up under `policy=\"others\"`. The counter of a rule restarts
+from zero when the rule is rewritten.
+
+## Calico's Grafana dashboards
+
+| dashboard | panels with data | panels without data |
+| --- | --- | --- |
+| Calico: Felix | the rows *Cluster-wide metrics*, *Active resources on each node*, *Calculation graph*; in *Process metrics*: restarts, datastore resyncs, CPU usage, open file descriptors, process memory; in *Dataplane: common*: update load, operations per minute, update time | the *Runtime GC* panels (Tortie has no garbage collector), *Dataplane subprocess errors* (it runs no subprocesses), the rows *Dataplane: iptables* and *Dataplane: eBPF*, and all panels about NFLOG and flow logs |
+| Calico Typha, with [hubs](../hub.md) | all; CPU and memory usage if the Prometheus job is called `typha_metrics`, as the dashboard expects | none |
+
+In place of the iptables panels: `felix_nft_rules`, `felix_nft_sets`, `felix_nft_errors` and `felix_int_dataplane_failures`.
+
+## All metrics
 
 | metric | type | labels | meaning |
 | --- | --- | --- | --- |
 ";
+
+/// Metrics in the panels of Calico's Felix dashboard that the page lists as panels with data.
+const FELIX_DASHBOARD_METRICS: [&str; 15] = [
+    "felix_active_local_endpoints",
+    "felix_active_local_policies",
+    "felix_active_local_selectors",
+    "felix_calc_graph_update_time_seconds",
+    "felix_cluster_num_host_endpoints",
+    "felix_cluster_num_hosts",
+    "felix_cluster_num_policies",
+    "felix_cluster_num_profiles",
+    "felix_cluster_num_tiers",
+    "felix_cluster_num_workload_endpoints",
+    "felix_int_dataplane_apply_time_seconds",
+    "felix_resyncs_started",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+];
 
 /// Returns metrics in which every label has at least one value.
 fn sample() -> String {
@@ -104,6 +133,9 @@ fn the_metrics_page_is_current() {
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(written == page(), "docs/reference/metrics.md is stale: run `make docs-reference`");
+    for name in FELIX_DASHBOARD_METRICS {
+        assert!(written.contains(&format!("| `{name}` |")), "the Felix dashboard needs {name}");
+    }
     for row in [
         "| `tortie_denied_packets_total` | counter | `policy`, `direction`, `rule` |",
         "| `felix_nft_rules` | gauge |",

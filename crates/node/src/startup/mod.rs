@@ -8,11 +8,15 @@ mod interfaces;
 mod name;
 mod pools;
 mod register;
+mod variables;
+#[cfg(test)]
+mod variables_page;
 
 use detect::DetectionError;
 pub use felix::FelixSettings;
 pub use name::node_name;
 pub use register::{ComparedInterfaces, refresh_addresses, register};
+pub use variables::{NODE_VARIABLES, NodeVariable, VariableGroup, is_node_variable};
 
 use std::collections::BTreeMap;
 
@@ -25,8 +29,10 @@ impl EnvironmentVariables {
         EnvironmentVariables(std::env::vars().collect())
     }
 
-    /// Returns the trimmed value, or an empty string if the variable is unset.
+    /// Returns the trimmed value, or an empty string if the variable is unset. Debug builds panic if the variable is
+    /// missing in the table from which its documentation is generated.
     pub fn get(&self, name: &str) -> &str {
+        debug_assert!(is_node_variable(name), "add {name} to NODE_VARIABLES");
         self.0.get(name).map(|value| value.trim()).unwrap_or_default()
     }
 

@@ -15,6 +15,7 @@ pub use target::{
 
 use crate::{StoreError, StoreResult};
 use serde::Deserialize;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 /// `spec` of a CalicoAPIConfig. Every field except the inline ones also has an environment variable. Empty means not
@@ -92,6 +93,20 @@ impl StoreConfig {
     /// store.
     pub fn from_env() -> StoreResult<StoreConfig> {
         Ok(env::read(&read_variable)?.or_socket(&read_variable))
+    }
+
+    /// Returns the names of the environment variables that [`StoreConfig::from_env`] reads.
+    pub fn recognised_variables() -> Vec<String> {
+        let names = RefCell::new(Vec::new());
+        let record = |name: &str| -> Option<String> {
+            names.borrow_mut().push(name.to_owned());
+            None
+        };
+        // Without values there is nothing to reject.
+        if let Ok(config) = env::read(&record) {
+            config.or_socket(&record);
+        }
+        names.into_inner()
     }
 
     /// Returns the configuration of a store at this URL, or comma-separated URLs, without credentials.

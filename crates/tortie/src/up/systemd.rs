@@ -70,26 +70,19 @@ pub fn unit(daemon: &HostDaemon) -> String {
     )
 }
 
+/// Returns whether the node or its datastore reads a variable. Names of Felix's parameters are case-insensitive.
+fn is_kept(name: &str) -> bool {
+    const PREFIXES: [&str; 4] = ["ETCD_", "CALICO_", "TORTIE_", "K8S_"];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || tortie_node::is_node_variable(name)
+        || name.to_ascii_uppercase().starts_with("FELIX_")
+}
+
 /// Saves the environment variables that the node reads, since a service does not inherit them. The file may contain
 /// passwords, so only root may read it.
 pub fn keep_environment(path: &Path) -> io::Result<()> {
-    const NAMES: [&str; 9] = [
-        "IP",
-        "IP6",
-        "AS",
-        "NODENAME",
-        "HOSTNAME",
-        "KUBECONFIG",
-        "DATASTORE_TYPE",
-        "NO_DEFAULT_POOLS",
-        "RUST_LOG",
-    ];
-    const PREFIXES: [&str; 6] = ["ETCD_", "CALICO_", "FELIX_", "TORTIE_", "K8S_", "IP_AUTODETECTION"];
     let mut text = String::new();
-    for (name, value) in std::env::vars() {
-        if !NAMES.contains(&name.as_str()) && !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-            continue;
-        }
+    for (name, value) in std::env::vars().filter(|(name, _)| is_kept(name)) {
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('$', "\\$").replace('`', "\\`");
         text += &format!("{name}=\"{value}\"\n");
     }
@@ -163,6 +156,20 @@ mod tests {
                 std::fs::write(&path, unit(&daemon)).unwrap();
             }
             assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), unit(&daemon));
+        }
+    }
+
+    #[test]
+    fn the_service_keeps_variables_of_the_node() {
+        let groups = tortie_node::NODE_VARIABLES;
+        for variable in groups.iter().flat_map(|group| group.variables) {
+            assert!(is_kept(variable.name), "{}", variable.name);
+        }
+        for name in ["IP6_AUTODETECTION_METHOD", "felix_HealthPort", "CALICO_ETCD_ENDPOINTS"] {
+            assert!(is_kept(name), "{name}");
+        }
+        for name in ["PATH", "HOME", "IPX"] {
+            assert!(!is_kept(name), "{name}");
         }
     }
 
