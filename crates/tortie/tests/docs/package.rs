@@ -2,6 +2,7 @@
 
 use crate::repository;
 use crate::sandbox::{DocsSandbox, SHARED_DIRECTORY};
+use std::path::Path;
 use std::process::Command;
 
 /// Runs a command that must succeed and returns its output.
@@ -9,6 +10,23 @@ fn must(sandbox: &mut DocsSandbox, command: &str) -> String {
     let ran = sandbox.run(command, false);
     assert_eq!(ran.status, Some(0), "{command}: {}", ran.printed);
     ran.printed.trim().to_owned()
+}
+
+/// Returns the paths of files with an extension below a directory of the repository, relative to its root.
+fn files_below(dir: &Path, extension: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(repository().join(&dir)).unwrap() {
+            let path = dir.join(entry.unwrap().file_name());
+            if repository().join(&path).is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path.display().to_string());
+            }
+        }
+    }
+    found
 }
 
 #[test]
@@ -49,6 +67,15 @@ fn the_package_is_installed_and_removed() {
     ] {
         must(&mut sandbox, &format!("test -s {file}"));
     }
+    // Every page and every example of the repository is installed, and the examples are valid.
+    for (dir, extension) in [("docs", "md"), ("docs", "svg"), ("examples", "yaml")] {
+        let files = files_below(Path::new(dir), extension);
+        assert!(!files.is_empty(), "{dir}: no file ends in .{extension}");
+        let missing =
+            format!("cd /usr/share/doc/tortie; for f in {}; do test -s $f || echo $f; done", files.join(" "));
+        assert_eq!(must(&mut sandbox, &format!("({missing})")), "");
+    }
+    must(&mut sandbox, "calicoctl validate -f /usr/share/doc/tortie/examples/quickstart/");
     let completed = "source /usr/share/bash-completion/completions/tortie; COMP_WORDS=(tortie ana); COMP_CWORD=1; _tortie tortie ana tortie; echo ${COMPREPLY[*]}";
     assert_eq!(must(&mut sandbox, completed), "analyze");
 
