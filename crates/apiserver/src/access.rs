@@ -6,7 +6,7 @@ use crate::request::ObjectRequest;
 use crate::resources::{GROUP, ServedKind};
 use crate::reviews::ReviewCache;
 use crate::selectors::ObjectSelection;
-use crate::tiers::{MissingTierPermission, TierAccess, no_tier};
+use crate::tiers::{MissingTierPermission, TierAccess, explain_no_tier};
 use crate::trust::{CertificateHolder, CurrentTrust};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -57,9 +57,9 @@ impl AccessControl {
         headers: &HeaderMap,
     ) -> Result<KubernetesUser, StatusError> {
         let trust = self.trust.get();
-        let shown = if chain.is_empty() { None } else { trust.judge(chain, UnixTime::now()) };
+        let shown = if chain.is_empty() { None } else { trust.identify_holder(chain, UnixTime::now()) };
         if shown == Some(CertificateHolder::Proxy)
-            && let Some(user) = trust.user_in(headers)
+            && let Some(user) = trust.read_user(headers)
         {
             return Ok(add_authenticated_group(user));
         }
@@ -98,12 +98,12 @@ impl AccessControl {
     pub async fn decide(
         &self,
         user: &KubernetesUser,
-        wish: AccessRequest,
+        access: AccessRequest,
     ) -> Result<AccessDecision, StatusError> {
         if user.groups.iter().any(|group| group == MASTERS_GROUP) {
             return Ok(AccessDecision { allowed: true, reason: String::new() });
         }
-        let key = (user.clone(), wish);
+        let key = (user.clone(), access);
         if let Some(known) = self.decisions.get(&key, Instant::now()) {
             return Ok(known);
         }
@@ -119,8 +119,8 @@ impl AccessControl {
         verb: &str,
         path: &str,
     ) -> Result<(), StatusError> {
-        let wish = AccessRequest::Path { verb: verb.to_owned(), path: path.to_owned() };
-        let decision = self.decide(user, wish).await?;
+        let access = AccessRequest::Path { verb: verb.to_owned(), path: path.to_owned() };
+        let decision = self.decide(user, access).await?;
         if decision.allowed {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl AccessControl {
 
     /// Checks the RBAC rules of the cluster. Tier permissions are checked in addition.
     pub async fn authorise(&self, user: &KubernetesUser, request: &ObjectRequest) -> Result<(), StatusError> {
-        let wish = AccessRequest::Resource {
+        let access = AccessRequest::Resource {
             verb: request.verb.name().to_owned(),
             group: GROUP.to_owned(),
             resource: request.served.kind.plural().to_owned(),
@@ -139,7 +139,7 @@ impl AccessControl {
             namespace: request.namespace.clone(),
             name: request.name.clone(),
         };
-        let decision = self.decide(user, wish).await?;
+        let decision = self.decide(user, access).await?;
         if decision.allowed {
             return Ok(());
         }
@@ -163,11 +163,11 @@ impl AccessControl {
         user: &KubernetesUser,
         wanted: &TierAccess<'_>,
     ) -> Result<Option<MissingTierPermission>, StatusError> {
-        if !self.decide(user, wanted.see_tier()).await?.allowed {
+        if !self.decide(user, wanted.request_tier()).await?.allowed {
             return Ok(Some(MissingTierPermission::Tier));
         }
-        for wish in wanted.touch_policies() {
-            if self.decide(user, wish).await?.allowed {
+        for access in wanted.request_policies() {
+            if self.decide(user, access).await?.allowed {
                 return Ok(None);
             }
         }
@@ -185,15 +185,17 @@ impl AccessControl {
         }
         match self.find_missing_permission(user, wanted).await? {
             None => Ok(()),
-            Some(lacking) => {
-                Err(StatusError::forbidden(wanted.served, wanted.name, &wanted.refusal(&user.name, lacking)))
-            }
+            Some(lacking) => Err(StatusError::forbidden(
+                wanted.served,
+                wanted.name,
+                &wanted.explain_refusal(&user.name, lacking),
+            )),
         }
     }
 
     /// Restricts a selection to tiers that the user may see. The user must have permission on all tiers that the
     /// selection names.
-    pub async fn narrow(
+    pub async fn restrict_to_tiers(
         &self,
         user: &KubernetesUser,
         request: &ObjectRequest,
@@ -215,7 +217,11 @@ impl AccessControl {
             }
         }
         if allowed.is_empty() {
-            return Err(StatusError::forbidden(served, "", &no_tier(&user.name, request.verb, served)));
+            return Err(StatusError::forbidden(
+                served,
+                "",
+                &explain_no_tier(&user.name, request.verb, served),
+            ));
         }
         selection.tiers = Some(allowed);
         Ok(())

@@ -7,7 +7,9 @@ use crate::metrics::ApiServerMetrics;
 use crate::refusal::{StatusError, StatusReason};
 use crate::request::{self, ObjectRequest, RequestTarget, RequestVerb};
 use crate::resources::API_VERSION;
-use crate::server::{ConnectionPeer, RequestHandler, response};
+use crate::server::{
+    ConnectionPeer, RequestHandler, build_metrics_response, build_response, build_text_response,
+};
 use crate::storage::{ObjectList, ObjectStorage, read_version};
 use crate::table::{self, IncludeObject};
 use crate::verbs::{VerbExecutor, VerbRequest, VerbResponse};
@@ -31,7 +33,6 @@ const MAX_CONCURRENT_REQUESTS: usize = 400;
 const MAX_OPEN_WATCHES: usize = 10_000;
 /// Maximum number of warnings in a response.
 const MAX_RESPONSE_WARNINGS: usize = 20;
-const TEXT_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 
 pub struct ApiHandler {
     storage: ObjectStorage,
@@ -60,8 +61,8 @@ impl ApiHandler {
         }
     }
 
-    /// Returns the error to authenticated users; others get an authentication error and learn nothing about existing
-    /// paths.
+    /// Returns the error if the user is authenticated, else an authentication error: strangers must not learn which
+    /// paths exist.
     async fn refuse_authenticated(
         &self,
         refusal: StatusError,
@@ -82,15 +83,15 @@ impl ApiHandler {
         let user = self.access.authenticate(&peer.chain, headers).await?;
         self.access.authorise(&user, &request).await?;
         request::check_names(&request)?;
-        let wanted = media::negotiate(header(headers, &ACCEPT))?;
+        let wanted = media::negotiate(header_text(headers, &ACCEPT))?;
         let verbs = VerbExecutor { storage: &self.storage, access: &self.access, workers: &self.workers };
-        let manager = request::manager(&request.options, header(headers, &USER_AGENT));
-        let content_type = header(headers, &CONTENT_TYPE).to_owned();
+        let manager = request::manager(&request.options, header_text(headers, &USER_AGENT));
+        let content_type = header_text(headers, &CONTENT_TYPE).to_owned();
         let mut asked = VerbRequest { request, user, manager, content_type, body: Bytes::new() };
         if asked.request.verb == RequestVerb::Watch {
             return self.watch(verbs, &asked, wanted).await;
         }
-        // Read before the request counts against the limit: a slow sender must not take a slot from others.
+        // Read the body before the request counts against the limit: a slow sender must not take a slot from others.
         let body =
             self.bodies.read(content, &asked.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
@@ -99,8 +100,8 @@ impl ApiHandler {
         };
         asked.body = body.bytes.clone();
         let asked = Arc::new(asked);
-        let answer = verbs.carry_out(&asked).await?;
-        Ok(encode_answer(&asked.request, answer, wanted))
+        let answer = verbs.execute(&asked).await?;
+        Ok(encode_response(&asked.request, answer, wanted))
     }
 
     fn refuse_body(&self, error: BodyError) -> StatusError {
@@ -141,7 +142,7 @@ impl ApiHandler {
             namespace: request.namespace.clone(),
             selection,
             form: wanted.form,
-            include: include(request),
+            include: parse_include(request),
             bookmarks: options.bookmarks,
             timeout_seconds: options.timeout_seconds,
         };
@@ -151,7 +152,7 @@ impl ApiHandler {
             // Watch clients expect the error in the event stream.
             Err(refusal) => Body::from(watching::error(&refusal)),
         };
-        Ok(response(StatusCode::OK, "application/json", body))
+        Ok(build_response(StatusCode::OK, "application/json", body))
     }
 
     /// Handles paths that are not about objects.
@@ -164,11 +165,10 @@ impl ApiHandler {
     ) -> Result<Response<Body>, StatusError> {
         // Liveness must not depend on other components.
         if path == "/livez" || path == "/healthz" {
-            return Ok(response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")));
+            return Ok(build_text_response(StatusCode::OK, "ok"));
         }
         let user = self.access.authenticate(&peer.chain, headers).await?;
-        let known = path.is_empty() || path == "/apis" || KNOWN_PATHS.contains(&path);
-        if !known {
+        if !path.is_empty() && !KNOWN_PATHS.contains(&path) {
             return Err(StatusError::no_such_path());
         }
         self.access.authorise_path(&user, method_name(method), path).await?;
@@ -185,27 +185,20 @@ impl ApiHandler {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, StatusError> {
-        let accept = header(headers, &ACCEPT);
         match path {
-            "/readyz" => Ok(self.ready().await),
-            "/metrics" => {
-                let form = "text/plain; version=0.0.4; charset=utf-8";
-                Ok(response(StatusCode::OK, form, Body::from(self.metrics.encode())))
-            }
+            "/readyz" => Ok(self.check_readiness().await),
+            "/metrics" => Ok(build_metrics_response(self.metrics.encode())),
             "/openapi/v2" => Ok(answer_document(&openapi::V2_DOCUMENT, headers)),
             "/openapi/v3" => Ok(answer_document(&openapi::V3_INDEX, headers)),
             "/openapi/v3/apis/projectcalico.org/v3" => Ok(answer_document(&openapi::V3_DOCUMENT, headers)),
-            "/version" => Ok(encode(StatusCode::OK, &version(), ResponseEncoding::Json)),
+            "/version" => Ok(encode(StatusCode::OK, &describe_version(), ResponseEncoding::Json)),
             "/apis" | "/apis/projectcalico.org" | "/apis/projectcalico.org/v3" => {
-                let wanted = media::negotiate(accept)?;
+                let wanted = media::negotiate(header_text(headers, &ACCEPT))?;
                 let document = match path {
                     "/apis" if wanted.form == ResponseForm::Aggregated => {
                         let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-                        return Ok(response(
-                            StatusCode::OK,
-                            form,
-                            Body::from(discovery::aggregated().to_string()),
-                        ));
+                        let document = discovery::aggregated().to_string();
+                        return Ok(build_response(StatusCode::OK, form, document.into()));
                     }
                     "/apis" => discovery::api_groups(),
                     "/apis/projectcalico.org" => discovery::api_group(),
@@ -217,17 +210,15 @@ impl ApiHandler {
         }
     }
 
-    async fn ready(&self) -> Response<Body> {
+    async fn check_readiness(&self) -> Response<Body> {
         if *self.stopping.borrow() {
-            return response(StatusCode::SERVICE_UNAVAILABLE, TEXT_CONTENT_TYPE, Body::from("stopping\n"));
+            return build_text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
         }
         match self.storage.check().await {
-            Ok(()) => response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok")),
-            Err(error) => response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT_CONTENT_TYPE,
-                Body::from(format!("the datastore: {error}\n")),
-            ),
+            Ok(()) => build_text_response(StatusCode::OK, "ok"),
+            Err(error) => {
+                build_text_response(StatusCode::SERVICE_UNAVAILABLE, format!("the datastore: {error}\n"))
+            }
         }
     }
 }
@@ -241,7 +232,7 @@ impl RequestHandler for ApiHandler {
             Ok(RequestTarget::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
             _ => (method_name(&parts.method), ""),
         };
-        let encoding = media::negotiate(header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
+        let encoding = media::negotiate(header_text(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
         let answered = match target {
             Ok(RequestTarget::Objects(request)) => {
                 self.answer_objects(*request, &parts.headers, content, peer).await
@@ -251,7 +242,8 @@ impl RequestHandler for ApiHandler {
             }
             Err(refusal) => self.refuse_authenticated(refusal, &parts.headers, peer).await,
         };
-        let response = answered.unwrap_or_else(|refusal| refused(&refusal, encoding.unwrap_or_default()));
+        let response =
+            answered.unwrap_or_else(|refusal| encode_refusal(&refusal, encoding.unwrap_or_default()));
         self.metrics.answered(verb, resource, response.status().as_u16(), began.elapsed());
         response
     }
@@ -275,7 +267,7 @@ const KNOWN_PATHS: &[&str] = &[
     "/version",
 ];
 
-fn version() -> Value {
+fn describe_version() -> Value {
     json!({"major": "3", "minor": "", "gitVersion": format!("v{}", env!("CARGO_PKG_VERSION")), "platform": "linux"})
 }
 
@@ -290,11 +282,11 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
+fn header_text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn include(request: &ObjectRequest) -> IncludeObject {
+fn parse_include(request: &ObjectRequest) -> IncludeObject {
     match request.options.include_object.as_str() {
         "None" => IncludeObject::None,
         "Object" => IncludeObject::Object,
@@ -304,12 +296,12 @@ fn include(request: &ObjectRequest) -> IncludeObject {
 
 fn encode(code: StatusCode, value: &Value, encoding: ResponseEncoding) -> Response<Body> {
     match encoding {
-        ResponseEncoding::Json => response(code, "application/json", Body::from(value.to_string())),
-        ResponseEncoding::Yaml => response(code, "application/yaml", Body::from(codec::to_yaml(value))),
+        ResponseEncoding::Json => build_response(code, "application/json", Body::from(value.to_string())),
+        ResponseEncoding::Yaml => build_response(code, "application/yaml", Body::from(codec::to_yaml(value))),
     }
 }
 
-pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Body> {
+pub fn encode_refusal(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Body> {
     let code = StatusCode::from_u16(refusal.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = encode(code, &refusal.to_status(), encoding);
     if let Some(seconds) = refusal.retry_after() {
@@ -321,10 +313,10 @@ pub fn refused(refusal: &StatusError, encoding: ResponseEncoding) -> Response<Bo
 /// Returns a schema document, or 304 if the client has this version.
 fn answer_document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
-    let mut response = if header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
-        response(StatusCode::NOT_MODIFIED, "application/json", Body::empty())
+    let mut response = if header_text(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
+        build_response(StatusCode::NOT_MODIFIED, "application/json", Body::empty())
     } else {
-        response(StatusCode::OK, "application/json", Body::from(document.text.clone()))
+        build_response(StatusCode::OK, "application/json", Body::from(document.text.clone()))
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         response.headers_mut().insert(ETAG, tag);
@@ -332,7 +324,7 @@ fn answer_document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> 
     response
 }
 
-fn encode_answer(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat) -> Response<Body> {
+fn encode_response(request: &ObjectRequest, answer: VerbResponse, wanted: ResponseFormat) -> Response<Body> {
     match answer {
         VerbResponse::Done(status) => encode(StatusCode::OK, &status, wanted.encoding),
         VerbResponse::Object { object, code, warnings } => {
@@ -343,7 +335,7 @@ fn encode_answer(request: &ObjectRequest, answer: VerbResponse, wanted: Response
                 ResponseForm::Table => {
                     let version = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
                     let now = jiff::Timestamp::now().as_second();
-                    let rows = vec![table::row(request.served, &object, include(request), now)];
+                    let rows = vec![table::row(request.served, &object, parse_include(request), now)];
                     table::table(
                         table::definitions(request.served),
                         rows,
@@ -373,7 +365,8 @@ fn encode_list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFor
         ResponseForm::Table => {
             let now = jiff::Timestamp::now().as_second();
             let rows = listed.items.iter();
-            let rows = rows.map(|object| table::row(request.served, &object.value(), include(request), now));
+            let rows =
+                rows.map(|object| table::row(request.served, &object.value(), parse_include(request), now));
             let table = table::table(table::definitions(request.served), rows.collect(), metadata);
             encode(StatusCode::OK, &table, wanted.encoding)
         }
@@ -387,7 +380,9 @@ fn encode_list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFor
         ResponseForm::Whole | ResponseForm::Aggregated => {
             let text = join_objects(request, listed, &metadata);
             match wanted.encoding {
-                ResponseEncoding::Json => response(StatusCode::OK, "application/json", Body::from(text)),
+                ResponseEncoding::Json => {
+                    build_response(StatusCode::OK, "application/json", Body::from(text))
+                }
                 ResponseEncoding::Yaml => {
                     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
                     encode(StatusCode::OK, &value, ResponseEncoding::Yaml)

@@ -1,11 +1,13 @@
 //! Listener and certificate options shared by the API server and the webhooks.
 
 use crate::run::ApiServerRunError;
-use crate::server::CertificateSource;
+use crate::server::{CertificateSource, HttpsServer, RequestHandler};
 use clap::Args;
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tortie_tls::{TlsError, TlsFiles};
 
 #[derive(Args, Clone, Debug, Default)]
@@ -22,8 +24,29 @@ pub struct ListenArgs {
 }
 
 impl ListenArgs {
+    /// Serves on the port until `end`, then sets `stop` and finishes open requests.
+    pub async fn serve_until<A: RequestHandler>(
+        &self,
+        port: u16,
+        name: &str,
+        server: HttpsServer<A>,
+        stop: watch::Sender<bool>,
+        end: impl Future<Output = ()>,
+    ) -> Result<(), ApiServerRunError> {
+        let (listener, address) = self.listen(port).await?;
+        let serving = tokio::spawn(server.serve(listener));
+        // The server also runs when standard output is closed.
+        let _ = writeln!(std::io::stdout(), "ready: {name} on {address}");
+        tracing::info!(%address, "{name} ready");
+        end.await;
+        tracing::info!("stopping: closing watches and finishing open requests");
+        let _ = stop.send(true);
+        let _ = serving.await;
+        Ok(())
+    }
+
     /// Listens on the port and returns the listener and its address.
-    pub async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), ApiServerRunError> {
+    async fn listen(&self, port: u16) -> Result<(TcpListener, SocketAddr), ApiServerRunError> {
         let host = self.bind_address.map(|address| address.to_string());
         let listener = tortie_http::listen(host.as_deref().unwrap_or_default(), port).await;
         let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));

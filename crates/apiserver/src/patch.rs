@@ -27,7 +27,7 @@ impl ObjectPatch {
                 .map_err(|error| StatusError::bad_request(format!("error decoding JSON patch: {error}"))),
             MERGE_PATCH => match serde_json::from_slice(body) {
                 Ok(patch @ Value::Object(_)) => Ok(ObjectPatch::Merge(patch)),
-                Ok(_) => Err(StatusError::bad_request("a merge patch is an object")),
+                Ok(_) => Err(StatusError::bad_request("a merge patch must be a JSON object")),
                 Err(error) => Err(StatusError::bad_request(format!("error decoding merge patch: {error}"))),
             },
             APPLY_PATCH => crate::body::document(body).map(ObjectPatch::Apply),
@@ -41,7 +41,7 @@ impl ObjectPatch {
     }
 
     /// Returns the object after a JSON or merge patch.
-    pub fn onto(&self, object: &Value) -> Result<Value, StatusError> {
+    pub fn apply_to(&self, object: &Value) -> Result<Value, StatusError> {
         let patched = match self {
             ObjectPatch::Json(patch) => tortie_apply::apply_json_patch(object, &patch.0),
             ObjectPatch::Merge(patch) | ObjectPatch::Apply(patch) => {
@@ -49,7 +49,7 @@ impl ObjectPatch {
             }
         };
         let patched = patched.map_err(|error| match error {
-            // The status code that kube-apiserver uses for it.
+            // 413, as kube-apiserver responds.
             BoundedPatchError::TooManyOperations(_) => StatusError::entity_too_large(error.to_string()),
             BoundedPatchError::Operation(_) => StatusError::unprocessable(format!(
                 "the server rejected our request due to an error in our request: {error}"
@@ -59,7 +59,7 @@ impl ObjectPatch {
             | BoundedPatchError::TooManySteps => StatusError::unprocessable(error.to_string()),
         })?;
         if !patched.is_object() {
-            return Err(StatusError::unprocessable("the patch leaves no object"));
+            return Err(StatusError::unprocessable("the result of the patch is not an object"));
         }
         if !tortie_apply::fits_json(&patched, MAX_PATCHED_BYTES) {
             return Err(StatusError::too_large(MAX_PATCHED_BYTES));
@@ -74,9 +74,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn patches_do_what_they_say() {
+    fn patches_change_the_object() {
         let object = json!({"spec": {"order": 1, "nets": ["a", "b"]}});
-        let patched = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.onto(&object);
+        let patched = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.apply_to(&object);
         assert_eq!(
             patched(MERGE_PATCH, r#"{"spec": {"order": null, "nets": ["c"]}}"#).unwrap(),
             json!({"spec": {"nets": ["c"]}})
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn patches_that_cost_too_much_are_refused() {
         let object = json!({"a": "x".repeat(1 << 20)});
-        let refused = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.onto(&object);
+        let refused = |form: &str, text: &str| ObjectPatch::read(form, text.as_bytes())?.apply_to(&object);
         let many = |operation: &str, count| format!("[{}]", vec![operation; count].join(","));
         let deep = |levels| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
         for (form, text, code) in [

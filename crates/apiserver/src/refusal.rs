@@ -1,6 +1,7 @@
 //! Error responses in the format of Kubernetes: a Status with causes that name the field.
 
 use crate::resources::{GROUP, ServedKind};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tortie_model::ValidationError;
 use tortie_store::StoreError;
@@ -49,16 +50,23 @@ pub struct StatusError {
     details: Option<Box<StatusDetails>>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct StatusDetails {
+    #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'static str,
     /// The plural, or the kind if the object is invalid.
-    kind: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<StatusCause>,
-    retry_after: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatusCause {
     pub reason: &'static str,
     pub message: String,
@@ -85,15 +93,13 @@ impl StatusError {
         self
     }
 
-    fn about(self, kind: &str, name: &str) -> StatusError {
-        let details =
-            StatusDetails { name: name.to_owned(), kind: kind.to_owned(), ..StatusDetails::default() };
-        self.with_details(details)
+    fn with_object(self, group: &'static str, kind: &'static str, name: &str) -> StatusError {
+        self.with_details(StatusDetails { name: name.to_owned(), group, kind, ..StatusDetails::default() })
     }
 
     /// Adds that the client may try again in a second.
     fn with_retry(self) -> StatusError {
-        self.with_details(StatusDetails { retry_after: Some(1), ..StatusDetails::default() })
+        self.with_details(StatusDetails { retry_after_seconds: Some(1), ..StatusDetails::default() })
     }
 
     /// Returns the HTTP status code.
@@ -113,7 +119,7 @@ impl StatusError {
     pub fn forbidden(served: ServedKind, name: &str, why: &str) -> StatusError {
         let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
         let message = format!("{}{name_part} is forbidden: {why}", served.qualified());
-        StatusError::new(StatusReason::Forbidden, message).about(served.kind.plural(), name)
+        StatusError::new(StatusReason::Forbidden, message).with_object(GROUP, served.kind.plural(), name)
     }
 
     pub fn no_such_path() -> StatusError {
@@ -122,12 +128,15 @@ impl StatusError {
 
     pub fn not_found(served: ServedKind, name: &str) -> StatusError {
         let message = format!("{} {name:?} not found", served.qualified());
-        StatusError::new(StatusReason::NotFound, message).about(served.kind.plural(), name)
+        StatusError::new(StatusReason::NotFound, message).with_object(GROUP, served.kind.plural(), name)
     }
 
     pub fn namespace_not_found(name: &str) -> StatusError {
-        StatusError::new(StatusReason::NotFound, format!("namespaces {name:?} not found"))
-            .about("namespaces", name)
+        StatusError::new(StatusReason::NotFound, format!("namespaces {name:?} not found")).with_object(
+            "",
+            "namespaces",
+            name,
+        )
     }
 
     pub fn method_not_allowed(what: &str) -> StatusError {
@@ -142,15 +151,15 @@ impl StatusError {
 
     pub fn already_exists(served: ServedKind, name: &str) -> StatusError {
         let message = format!("{} {name:?} already exists", served.qualified());
-        StatusError::new(StatusReason::AlreadyExists, message).about(served.kind.plural(), name)
+        StatusError::new(StatusReason::AlreadyExists, message).with_object(GROUP, served.kind.plural(), name)
     }
 
     pub fn conflict(served: ServedKind, name: &str, why: &str) -> StatusError {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", served.qualified());
-        StatusError::new(StatusReason::Conflict, message).about(served.kind.plural(), name)
+        StatusError::new(StatusReason::Conflict, message).with_object(GROUP, served.kind.plural(), name)
     }
 
-    /// The object was modified concurrently.
+    /// Returns the error for an object that was modified concurrently.
     pub fn modified(served: ServedKind, name: &str) -> StatusError {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
@@ -195,7 +204,7 @@ impl StatusError {
         let kind = served.kind.name();
         let message = format!("{kind}.{GROUP} {name:?} is invalid: {list}");
         let details =
-            StatusDetails { name: name.to_owned(), kind: kind.to_owned(), causes, retry_after: None };
+            StatusDetails { name: name.to_owned(), group: GROUP, kind, causes, retry_after_seconds: None };
         StatusError::new(StatusReason::Invalid, message).with_details(details)
     }
 
@@ -218,7 +227,7 @@ impl StatusError {
             StoreError::AlreadyExists { .. } => StatusError::already_exists(served, name),
             StoreError::DoesNotExist { .. } => StatusError::not_found(served, name),
             StoreError::Conflict { .. } => StatusError::modified(served, name),
-            StoreError::Validation(error) => StatusError::invalid(served, name, causes(&error)),
+            StoreError::Validation(error) => StatusError::invalid(served, name, list_causes(&error)),
             StoreError::NotSupported { operation: "delete", reason, .. } => {
                 StatusError::forbidden(served, name, &reason)
             }
@@ -241,36 +250,17 @@ impl StatusError {
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason_name(), "code": self.code()});
         if let Some(details) = &self.details {
-            let mut fields = json!({});
-            if !details.name.is_empty() {
-                fields["name"] = details.name.as_str().into();
-            }
-            if !details.kind.is_empty() {
-                if details.kind != "namespaces" {
-                    fields["group"] = GROUP.into();
-                }
-                fields["kind"] = details.kind.as_str().into();
-            }
-            if !details.causes.is_empty() {
-                let causes = details.causes.iter().map(
-                    |cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}),
-                );
-                fields["causes"] = causes.collect();
-            }
-            if let Some(seconds) = details.retry_after {
-                fields["retryAfterSeconds"] = seconds.into();
-            }
-            status["details"] = fields;
+            status["details"] = json!(details);
         }
         status
     }
 
     pub fn retry_after(&self) -> Option<u32> {
-        self.details.as_ref().and_then(|details| details.retry_after)
+        self.details.as_ref().and_then(|details| details.retry_after_seconds)
     }
 }
 
-fn causes(error: &ValidationError) -> Vec<StatusCause> {
+fn list_causes(error: &ValidationError) -> Vec<StatusCause> {
     error.errors.iter().map(|error| StatusCause::invalid(&error.name, &error.value, &error.reason)).collect()
 }
 

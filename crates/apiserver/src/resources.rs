@@ -43,23 +43,26 @@ pub const SERVED_RESOURCES: &[ServedKind] = &[
     served(Kind::Tier, &[]),
 ];
 
-/// Schema and shape of a kind, computed once.
+/// Schemas of a kind, computed once.
 struct ResourceSchema {
     kind: Kind,
     schema: Value,
-    shape: MergeSchema,
+    merge_schema: MergeSchema,
 }
 
 static RESOURCE_SCHEMAS: LazyLock<Vec<ResourceSchema>> = LazyLock::new(|| {
     let schemas = SERVED_RESOURCES.iter().map(|served| {
         let schema = schema::json_schema(served.kind);
-        ResourceSchema { kind: served.kind, shape: MergeSchema::from_object_schema(&schema), schema }
+        ResourceSchema { kind: served.kind, merge_schema: MergeSchema::from_object_schema(&schema), schema }
     });
     schemas.collect()
 });
 
-static EMPTY_SCHEMA: LazyLock<ResourceSchema> =
-    LazyLock::new(|| ResourceSchema { kind: Kind::Node, schema: Value::Null, shape: MergeSchema::Any });
+static EMPTY_SCHEMA: LazyLock<ResourceSchema> = LazyLock::new(|| ResourceSchema {
+    kind: Kind::Node,
+    schema: Value::Null,
+    merge_schema: MergeSchema::Any,
+});
 static STATUS_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::from_names(&[&["status"]]));
 static SPEC_FIELDS: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::from_names(&[&["spec"]]));
 static NO_FIELDS: LazyLock<FieldSet> = LazyLock::new(FieldSet::default);
@@ -99,16 +102,16 @@ impl ServedKind {
         self.kind == Kind::ClusterInformation
     }
 
-    fn form(self) -> &'static ResourceSchema {
-        RESOURCE_SCHEMAS.iter().find(|form| form.kind == self.kind).unwrap_or(&EMPTY_SCHEMA)
+    fn find_schema(self) -> &'static ResourceSchema {
+        RESOURCE_SCHEMAS.iter().find(|known| known.kind == self.kind).unwrap_or(&EMPTY_SCHEMA)
     }
 
     pub fn schema(self) -> &'static Value {
-        &self.form().schema
+        &self.find_schema().schema
     }
 
-    pub fn shape(self) -> &'static MergeSchema {
-        &self.form().shape
+    pub fn merge_schema(self) -> &'static MergeSchema {
+        &self.find_schema().merge_schema
     }
 
     /// Returns the fields that a write to the object, or to its status, does not change.
@@ -144,7 +147,7 @@ mod tests {
     fn every_resource_has_a_schema() {
         for served in SERVED_RESOURCES {
             assert!(served.schema().pointer("/properties/spec").is_some(), "{}", served.kind);
-            assert!(matches!(served.shape(), MergeSchema::Map { .. }), "{}", served.kind);
+            assert!(matches!(served.merge_schema(), MergeSchema::Map { .. }), "{}", served.kind);
         }
     }
 }

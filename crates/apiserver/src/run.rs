@@ -3,29 +3,26 @@
 use crate::access::AccessControl;
 use crate::handler::ApiHandler;
 use crate::listen::ListenArgs;
-use crate::server::{CertificatePair, CertificateSource, HttpsServer};
+use crate::server::HttpsServer;
 use crate::storage::ObjectStorage;
 use crate::trust::{
     AUTHENTICATION_CONFIG_MAP, AUTHENTICATION_NAMESPACE, CurrentTrust, OptionalCertificateVerifier,
     ProxyTrust, TrustError,
 };
-use crate::webhook::keeper::{CertifiedServer, ServingCertificateKeeper};
+use crate::webhook::keeper::CertifiedServer;
 use crate::webhook::{WebhooksArgs, serve_webhooks};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::io;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{Backoff, StoreClient, StoreConfig, StoreLimits};
 use tortie_tls::CertificateLifetimes;
 
-/// Names in the self-signed certificate.
-const SELF_SIGNED_NAMES: [&str; 4] =
-    ["localhost", "calico-api", "calico-api.calico-apiserver", "calico-api.calico-apiserver.svc"];
 /// Namespace of the Secret with the certificates of all replicas.
 const CERTIFICATE_NAMESPACE: &str = "calico-apiserver";
 /// How long the server waits for the first certificate to be issued and registered.
@@ -51,25 +48,25 @@ pub enum ApiServerRunError {
     Tls(#[from] tortie_tls::TlsError),
     #[error("the server's own certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    #[error("signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(io::Error),
     #[error("cannot listen on port {port} of {host}: {error}")]
     Listen { host: String, port: u16, error: io::Error },
     #[error(
-        "no Kubernetes is configured (KUBECONFIG, kubeconfig): it says who users are and what they may do"
+        "no Kubernetes is configured, which authenticates and authorizes users: set KUBECONFIG, or kubeconfig in the configuration file"
     )]
     NoKubernetes,
     #[error(
-        "objects are in projectcalico.org/v3 already: Kubernetes serves them itself, and this server would serve them a second time"
+        "the datastore is projectcalico.org/v3, which kube-apiserver serves itself: this server is for crd.projectcalico.org/v1 and etcd"
     )]
     ServedAlready,
     #[error(
-        "objects are not in projectcalico.org/v3: webhooks are for clusters where they are custom resources of that group (CALICO_API_GROUP), all others have `tortie apiserver`"
+        "the datastore is not projectcalico.org/v3 (CALICO_API_GROUP): run `tortie apiserver` instead, which checks writes itself"
     )]
     NotServed,
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the API server until SIGTERM or SIGINT.
 pub async fn run(config: StoreConfig, args: ApiServerArgs) -> Result<(), ApiServerRunError> {
     let end = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
     serve(config, args, end).await
@@ -91,7 +88,7 @@ pub async fn connect(config: &StoreConfig) -> Result<(OrchestratorClient, StoreC
     Ok((orchestrator, client.await?))
 }
 
-/// Runs until `end`, then closes watches and finishes open requests.
+/// Runs the API server until `end`, then closes watches and finishes open requests.
 pub async fn serve(
     config: StoreConfig,
     args: ApiServerArgs,
@@ -101,56 +98,30 @@ pub async fn serve(
     if client.stores_v3_as_written() {
         return Err(ApiServerRunError::ServedAlready);
     }
-    let (certified_sender, mut certified) = watch::channel(false);
-    let (identity, keeper) = match args.listen.identity()? {
-        Some(given) => (given, None),
-        None => {
-            // A self-signed certificate that clients cannot verify. It serves clients that do not verify until a
-            // signed one exists.
-            let own = CertificatePair::generate(SELF_SIGNED_NAMES.map(str::to_owned).to_vec())?;
-            let (serving, served) = watch::channel(Some(Arc::new(own)));
-            let keeper = ServingCertificateKeeper {
-                server: CertifiedServer::ApiServer,
-                orchestrator: orchestrator.clone(),
-                namespace: CERTIFICATE_NAMESPACE.to_owned(),
-                lifetimes: CertificateLifetimes::default(),
-                serving,
-                certified: certified_sender,
-            };
-            (CertificateSource::Renewed(served), Some(tokio::spawn(keeper.run())))
-        }
-    };
+    let mut certificate = CertifiedServer::ApiServer.obtain_certificate(
+        &args.listen,
+        &orchestrator,
+        CERTIFICATE_NAMESPACE,
+        CertificateLifetimes::default(),
+    )?;
     let trust = Arc::new(CurrentTrust::default());
     let (stop, stopping) = watch::channel(false);
     let access = AccessControl::new(orchestrator.clone(), trust.clone());
     let handler = Arc::new(ApiHandler::new(ObjectStorage::new(client), access, stopping.clone()));
-    if keeper.is_some() {
-        // kube-apiserver sends no requests before the CA is registered.
-        let waited = tokio::time::timeout(CERTIFICATE_WAIT, certified.wait_for(|certified| *certified)).await;
-        if !matches!(waited, Ok(Ok(_))) {
-            tracing::warn!(
-                "serving a certificate that clients cannot verify: Secret {CERTIFICATE_NAMESPACE}/calico-apiserver-tls or the \
-                 APIService cannot be written; apply deploy/apiserver again, or give --tls-cert-file"
-            );
-        }
+    // kube-apiserver sends no requests before the CA is registered.
+    let is_certified = certificate.certified.wait_for(|certified| *certified);
+    if !matches!(tokio::time::timeout(CERTIFICATE_WAIT, is_certified).await, Ok(Ok(_))) {
+        tracing::warn!(
+            "serving a certificate that clients cannot verify: cannot write Secret {CERTIFICATE_NAMESPACE}/calico-apiserver-tls or the \
+             APIService; apply deploy/apiserver again, or set --tls-cert-file"
+        );
     }
-    let (listener, address) = args.listen.listen(args.secure_port).await?;
-    let follower = tokio::spawn(follow_trust(orchestrator, trust.clone()));
+    // The task ends when the set is dropped.
+    let mut tasks = JoinSet::new();
+    tasks.spawn(follow_trust(orchestrator, trust.clone()));
     let clients = Arc::new(OptionalCertificateVerifier::new(trust));
-    let server = HttpsServer { identity, clients, answers: handler, stopping };
-    let serving = tokio::spawn(server.serve(listener));
-    // The daemon also runs when standard output is closed.
-    let _ = writeln!(std::io::stdout(), "ready: API server on {address}");
-    tracing::info!(%address, "serving projectcalico.org/v3");
-    end.await;
-    tracing::info!("stopping: closing watches and finishing open requests");
-    let _ = stop.send(true);
-    let _ = serving.await;
-    follower.abort();
-    if let Some(keeper) = keeper {
-        keeper.abort();
-    }
-    Ok(())
+    let server = HttpsServer { identity: certificate.source, clients, answers: handler, stopping };
+    args.listen.serve_until(args.secure_port, "API server", server, stop, end).await
 }
 
 /// Watches the cluster's settings for the front proxy and applies changes without a restart.
@@ -158,13 +129,13 @@ async fn follow_trust(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>
     let mut backoff = Backoff::default();
     let mut known: Option<BTreeMap<String, String>> = None;
     loop {
-        match follow_once(&orchestrator, &trust, &mut known).await {
+        match update_trust(&orchestrator, &trust, &mut known).await {
             Ok(()) => backoff.reset(),
             Err(error) => {
                 // The previous settings stay in effect.
                 tracing::warn!(
                     %error,
-                    "{AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP} cannot be watched; trying again"
+                    "cannot watch ConfigMap {AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP}; trying again"
                 );
                 tokio::time::sleep(backoff.pause()).await;
             }
@@ -172,7 +143,8 @@ async fn follow_trust(orchestrator: OrchestratorClient, trust: Arc<CurrentTrust>
     }
 }
 
-async fn follow_once(
+/// Applies the settings if they differ from `known`, and waits until they change.
+async fn update_trust(
     orchestrator: &OrchestratorClient,
     trust: &CurrentTrust,
     known: &mut Option<BTreeMap<String, String>>,
@@ -181,7 +153,7 @@ async fn follow_once(
     if known.as_ref() != Some(&data) {
         trust.set(ProxyTrust::read(&data)?);
         tracing::info!(
-            "read the authentication settings from {AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP}"
+            "read the authentication settings from ConfigMap {AUTHENTICATION_NAMESPACE}/{AUTHENTICATION_CONFIG_MAP}"
         );
         *known = Some(data.clone());
     }

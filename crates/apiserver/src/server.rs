@@ -3,16 +3,16 @@
 
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
-use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -127,7 +127,7 @@ pub struct HttpsServer<A> {
 }
 
 impl<A: RequestHandler> HttpsServer<A> {
-    fn config(&self) -> io::Result<ServerConfig> {
+    fn build_config(&self) -> io::Result<ServerConfig> {
         let pair = self.identity.pair().ok_or_else(|| io::Error::other("there is no certificate yet"))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -196,13 +196,13 @@ impl<A: RequestHandler> HttpsServer<A> {
         activity: ConnectionActivity,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        let acceptor = TlsAcceptor::from(Arc::new(self.config()?));
+        let acceptor = TlsAcceptor::from(Arc::new(self.build_config()?));
         let stream = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await??;
         let (_, session) = stream.get_ref();
-        let speaks_2 = session.alpn_protocol() == Some(b"h2".as_slice());
-        let shown = session.peer_certificates().unwrap_or_default();
+        let is_http2 = session.alpn_protocol() == Some(b"h2".as_slice());
+        let certificates = session.peer_certificates().unwrap_or_default();
         let chain: CertificateChain =
-            Arc::new(shown.iter().map(|certificate| certificate.clone().into_owned()).collect());
+            Arc::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
         let answers = self.answers.clone();
         let peer = ConnectionPeer { source, chain };
         let requests = activity.clone();
@@ -215,42 +215,28 @@ impl<A: RequestHandler> HttpsServer<A> {
                 Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _guard: guard }))
             }
         });
-        let stream = TokioIo::new(stream);
-        if speaks_2 {
-            let mut http = http2::Builder::new(TokioExecutor::new());
-            http.timer(TokioTimer::new())
-                .max_concurrent_streams(MAX_REQUESTS_PER_CONNECTION)
-                .max_header_list_size(MAX_HEADER_BYTES as u32)
-                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-                .keep_alive_timeout(HANDSHAKE_TIMEOUT);
-            self.finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), &activity)
-                .await
-        } else {
-            let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new())
-                .header_read_timeout(HANDSHAKE_TIMEOUT)
-                .max_buf_size(MAX_HEADER_BYTES);
-            self.finish(http.serve_connection(stream, service), |http| http.graceful_shutdown(), &activity)
-                .await
-        }
-    }
-
-    /// Runs a connection until it ends. When the server stops or the connection is idle, no new requests are accepted
-    /// on it.
-    async fn finish<C: Future<Output = hyper::Result<()>>>(
-        &self,
-        connection: C,
-        close: fn(Pin<&mut C>),
-        activity: &ConnectionActivity,
-    ) -> io::Result<()> {
-        let mut connection = std::pin::pin!(connection);
+        let http = auto::Builder::new(TokioExecutor::new());
+        // The client has negotiated the version: detecting it from the first bytes would have no timeout.
+        let mut http = if is_http2 { http.http2_only() } else { http.http1_only() };
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HANDSHAKE_TIMEOUT)
+            .max_buf_size(MAX_HEADER_BYTES);
+        http.http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_REQUESTS_PER_CONNECTION)
+            .max_header_list_size(MAX_HEADER_BYTES as u32)
+            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(HANDSHAKE_TIMEOUT);
+        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let mut stopping = self.stopping.clone();
         let limit = tokio::select! {
             ended = connection.as_mut() => return ended.map_err(io::Error::other),
             _ = stopping.wait_for(|stopping| *stopping) => SHUTDOWN_TIMEOUT,
             () = activity.idle_for(IDLE_TIMEOUT) => HANDSHAKE_TIMEOUT,
         };
-        close(connection.as_mut());
+        // Accept no more requests on a connection that is idle or whose server stops.
+        connection.as_mut().graceful_shutdown();
         tokio::time::timeout(limit, connection).await?.map_err(io::Error::other)
     }
 }
@@ -281,7 +267,17 @@ impl HttpBody for TrackedBody {
     }
 }
 
-pub fn response(code: http::StatusCode, form: &str, body: Body) -> Response<Body> {
+/// Builds a response of plain text.
+pub fn build_text_response(code: StatusCode, text: impl Into<Body>) -> Response<Body> {
+    build_response(code, "text/plain; charset=utf-8", text.into())
+}
+
+/// Builds the response of the metrics endpoint.
+pub fn build_metrics_response(page: String) -> Response<Body> {
+    build_response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into())
+}
+
+pub fn build_response(code: StatusCode, form: &str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
     if let Ok(form) = HeaderValue::from_str(form) {

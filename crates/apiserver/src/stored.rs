@@ -44,7 +44,7 @@ impl StoredObject {
     }
 
     pub fn value(&self) -> Value {
-        // It was serialized from a value.
+        // The text was serialized from a value, so it can be parsed.
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 

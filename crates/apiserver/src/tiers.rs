@@ -28,21 +28,21 @@ pub enum MissingTierPermission {
 }
 
 impl TierAccess<'_> {
-    /// Returns the access request that must be allowed.
-    pub fn see_tier(&self) -> AccessRequest {
-        wish("get", "tiers", "", self.tier)
+    /// Returns the access request for the tier itself, which must be allowed.
+    pub fn request_tier(&self) -> AccessRequest {
+        build_request("get", "tiers", "", self.tier)
     }
 
-    /// Returns the access requests of which one must be allowed.
-    pub fn touch_policies(&self) -> Vec<AccessRequest> {
+    /// Returns the access requests for the policy and for all policies of the tier, of which one must be allowed.
+    pub fn request_policies(&self) -> Vec<AccessRequest> {
         let resource = format!("tier.{}", self.served.kind.plural());
         let all = format!("{}.*", self.tier);
         let names = [self.name, all.as_str()].into_iter().filter(|name| !name.is_empty());
-        names.map(|name| wish(self.verb.name(), &resource, self.namespace, name)).collect()
+        names.map(|name| build_request(self.verb.name(), &resource, self.namespace, name)).collect()
     }
 
     /// Returns the error message for a user without permission on the tier.
-    pub fn refusal(&self, user: &str, lacking: MissingTierPermission) -> String {
+    pub fn explain_refusal(&self, user: &str, lacking: MissingTierPermission) -> String {
         let mut text = format!(
             "User {user:?} cannot {} {} in tier {:?}",
             self.verb.name(),
@@ -60,7 +60,7 @@ impl TierAccess<'_> {
 }
 
 /// Returns the error message for a user without permission on any tier.
-pub fn no_tier(user: &str, verb: RequestVerb, served: ServedKind) -> String {
+pub fn explain_no_tier(user: &str, verb: RequestVerb, served: ServedKind) -> String {
     format!(
         "operation on Calico tiered policy is forbidden: User {user:?} cannot {} {} in any tier",
         verb.name(),
@@ -68,7 +68,7 @@ pub fn no_tier(user: &str, verb: RequestVerb, served: ServedKind) -> String {
     )
 }
 
-fn wish(verb: &str, resource: &str, namespace: &str, name: &str) -> AccessRequest {
+fn build_request(verb: &str, resource: &str, namespace: &str, name: &str) -> AccessRequest {
     AccessRequest::Resource {
         verb: verb.to_owned(),
         group: GROUP.to_owned(),
@@ -88,22 +88,22 @@ mod tests {
     fn access_needs_the_tier_and_its_policies() {
         let served = ServedKind::find(Kind::NetworkPolicy.plural()).unwrap();
         let one = TierAccess { served, verb: RequestVerb::Delete, namespace: "shop", name: "web", tier: "t" };
-        assert_eq!(one.see_tier(), wish("get", "tiers", "", "t"));
+        assert_eq!(one.request_tier(), build_request("get", "tiers", "", "t"));
         assert_eq!(
-            one.touch_policies(),
+            one.request_policies(),
             [
-                wish("delete", "tier.networkpolicies", "shop", "web"),
-                wish("delete", "tier.networkpolicies", "shop", "t.*")
+                build_request("delete", "tier.networkpolicies", "shop", "web"),
+                build_request("delete", "tier.networkpolicies", "shop", "t.*")
             ]
         );
         assert_eq!(
-            one.refusal("jane", MissingTierPermission::Tier),
+            one.explain_refusal("jane", MissingTierPermission::Tier),
             "User \"jane\" cannot delete networkpolicies.projectcalico.org in tier \"t\" and namespace \"shop\" (user cannot get tier)"
         );
         let all = TierAccess { verb: RequestVerb::Watch, namespace: "", name: "", ..one };
-        assert_eq!(all.touch_policies(), [wish("watch", "tier.networkpolicies", "", "t.*")]);
+        assert_eq!(all.request_policies(), [build_request("watch", "tier.networkpolicies", "", "t.*")]);
         assert_eq!(
-            all.refusal("jane", MissingTierPermission::Policies),
+            all.explain_refusal("jane", MissingTierPermission::Policies),
             "User \"jane\" cannot watch networkpolicies.projectcalico.org in tier \"t\""
         );
     }

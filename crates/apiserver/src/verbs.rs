@@ -67,7 +67,7 @@ pub struct VerbExecutor<'a> {
 
 impl VerbExecutor<'_> {
     /// Executes every verb except watch.
-    pub async fn carry_out(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+    pub async fn execute(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let request = &asked.request;
         let is_write = !matches!(request.verb, RequestVerb::Get | RequestVerb::List | RequestVerb::Watch);
         if is_write && request.served.is_read_only() {
@@ -122,7 +122,7 @@ impl VerbExecutor<'_> {
             ObjectSelection::parse(request.served, &options.label_selector, &options.field_selector)?;
         if request.served.is_tiered() {
             let tiers = self.storage.tiers().await?;
-            self.access.narrow(&asked.user, request, &mut selection, tiers).await?;
+            self.access.restrict_to_tiers(&asked.user, request, &mut selection, tiers).await?;
         }
         Ok(selection)
     }
@@ -431,7 +431,7 @@ fn apply_patch(
             let by = WriteAuthor { manager: &asked.request.options.field_manager, ..by };
             write::applied(place, live, config.clone(), by, asked.request.options.force)
         }
-        (_, Some(live)) => write::updated(place, live, patch.onto(live)?, by, false),
+        (_, Some(live)) => write::updated(place, live, patch.apply_to(live)?, by, false),
         (_, None) => Err(StatusError::not_found(place.served, place.name)),
     }
 }

@@ -10,6 +10,7 @@ use crate::stored::StoredObject;
 use crate::table::{self, IncludeObject};
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
+use futures::future::OptionFuture;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -182,7 +183,7 @@ impl ObjectWatcher {
                         return Some(self.bookmark(self.cache.reached(), false));
                     }
                 }
-                () = ended(&mut self.endings) => self.is_over = true,
+                () = wait_for_end(&mut self.endings) => self.is_over = true,
             }
         }
     }
@@ -229,17 +230,12 @@ impl ObjectWatcher {
     }
 }
 
-async fn ended(endings: &mut WatchEndings) {
+/// Waits until the watch has to end early.
+async fn wait_for_end(endings: &mut WatchEndings) {
     let WatchEndings { shutdown, tiers } = endings;
-    let tiers = async {
-        match tiers {
-            Some(tiers) => drop(tiers.changed().await),
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         _ = shutdown.wait_for(|stopping| *stopping) => {}
-        () = tiers => {}
+        Some(_) = OptionFuture::from(tiers.as_mut().map(watch::Receiver::changed)) => {}
     }
 }
 

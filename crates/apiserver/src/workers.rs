@@ -1,5 +1,5 @@
-//! CPU-bound work on request bodies. It runs outside the runtime's threads, which serve all requests, and few at a
-//! time, because the parsed form of a 3 MB body takes many times as much memory.
+//! Runs CPU-bound work on request bodies outside the runtime's threads, which serve all requests. Only a few tasks
+//! run at a time, because the parsed form of a 3 MB body takes many times as much memory.
 
 use crate::metrics::ApiServerMetrics;
 use crate::refusal::StatusError;
@@ -38,7 +38,7 @@ impl WorkerPool {
             work()
         });
         ended.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a write panicked");
+            tracing::error!(%error, "a worker panicked while it processed a request");
             Err(StatusError::internal("the request could not be processed"))
         })
     }

@@ -46,7 +46,7 @@ enum ActionError {
     #[error("{0}")]
     Shortfall(String),
     #[error(
-        "{0} says something else; both are in force. Delete the custom resource of the one that is wrong"
+        "{0} exists with different content; both policies are in force. Delete the custom resource of the wrong one"
     )]
     OtherPolicy(StoreKey),
 }
@@ -194,7 +194,7 @@ impl ActionExecutor {
             lifecycle::LifecycleAction::Update(resource) => {
                 let write = ObjectWrite::Update(resource);
                 let key = write.key().to_string();
-                let written = write.carry_out_plainly(self.resources.client()).await;
+                let written = write.execute_unchanged(self.resources.client()).await;
                 (key, written.map_err(ActionError::from))
             }
             lifecycle::LifecycleAction::GiveUpBlocks(cidr) => {
@@ -214,18 +214,18 @@ impl ActionExecutor {
 
     /// Returns why policies must not be renamed yet, if they must not. All tortie-node pods must run this version,
     /// and there must be no calico-node pods, because they may look up policies by the old names.
-    pub async fn nodes_that_are_not_ready(&self) -> tortie_store::StoreResult<Option<String>> {
+    pub async fn find_rename_obstacle(&self) -> tortie_store::StoreResult<Option<String>> {
         for namespace in ["kube-system", "calico-system"] {
             let rollout = self.orchestrator.rollout(namespace, "calico-node").await?;
             if let Some(rollout) = rollout.filter(|rollout| rollout.wanted > 0) {
                 let count = rollout.wanted;
-                return Ok(Some(format!("DaemonSet {namespace}/calico-node is to run on {count} nodes")));
+                return Ok(Some(format!("DaemonSet {namespace}/calico-node still runs on {count} nodes")));
             }
         }
         let own = self.orchestrator.rollout(&self.namespace, "tortie-node").await?;
         Ok(own
             .filter(|rollout| !rollout.is_complete)
-            .map(|_| "DaemonSet tortie-node is rolled out".to_owned()))
+            .map(|_| "DaemonSet tortie-node is being rolled out".to_owned()))
     }
 
     /// Renames a policy and returns whether it succeeded.

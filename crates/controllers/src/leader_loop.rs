@@ -14,6 +14,8 @@ use crate::node::pods::{PodIndex, PodName};
 use crate::policy_names::{self, MisnamedPolicies};
 use crate::settings::ControllerSettings;
 use crate::state::{ABSENCE_COMPONENT, ControllerState};
+use crate::write::ObjectWrite;
+use futures::future::OptionFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,8 +127,7 @@ pub async fn run_leader_loop(
     };
     let started = Instant::now();
     let mut tick = tokio::time::interval(LEADER_TICK_INTERVAL);
-    // Time of the next reconciliation, if one is scheduled.
-    let mut look: Option<Instant> = Some(started);
+    let mut next_reconciliation: Option<Instant> = Some(started);
     let mut counted = started;
     let mut compaction = PeriodicCompaction::new(context.client.compactor());
     loop {
@@ -140,15 +141,15 @@ pub async fn run_leader_loop(
                     for (source, event) in events {
                         leader.cores.apply_event(source, event, started.elapsed());
                     }
-                    look = soonest(look, EVENT_COALESCE_DELAY);
+                    next_reconciliation = schedule_by(next_reconciliation, EVENT_COALESCE_DELAY);
                 }
                 None => return,
             },
             changed = settings.changed() => match changed {
-                Ok(()) => look = soonest(look, Duration::ZERO),
+                Ok(()) => next_reconciliation = schedule_by(next_reconciliation, Duration::ZERO),
                 Err(_) => return,
             },
-            () = until(look), if able => {}
+            Some(()) = OptionFuture::from(next_reconciliation.map(tokio::time::sleep_until)), if able => {}
             _ = tick.tick() => {}
         }
         if !feeds.are_in_sync() || leader.cores.locked {
@@ -160,10 +161,10 @@ pub async fn run_leader_loop(
         let before = leader.counters.failures;
         leader.collect_garbage(&current, started.elapsed()).await;
         leader.rename_policies(&current, started.elapsed()).await;
-        if look.is_some_and(|look| look <= Instant::now()) {
+        if next_reconciliation.is_some_and(|time| time <= Instant::now()) {
             let now = started.elapsed();
             let retry = leader.reconcile(&current, now).await;
-            look = retry.map(|time| started + time);
+            next_reconciliation = retry.map(|time| started + time);
             if context.client.stores_v3_as_written() {
                 leader.update_finalizers().await;
             }
@@ -172,7 +173,7 @@ pub async fn run_leader_loop(
         leader.counters.absence = leader.cores.guard.counters();
         leader.counters.withheld = leader.cores.guard.withheld();
         if leader.counters.failures > before {
-            look = soonest(look, FAILURE_RETRY_DELAY);
+            next_reconciliation = schedule_by(next_reconciliation, FAILURE_RETRY_DELAY);
         }
         if counted.elapsed() >= METRICS_UPDATE_INTERVAL {
             counted = Instant::now();
@@ -187,16 +188,9 @@ pub async fn run_leader_loop(
 }
 
 /// Returns the earlier of the planned time and `pause` from now.
-fn soonest(planned: Option<Instant>, pause: Duration) -> Option<Instant> {
+fn schedule_by(planned: Option<Instant>, pause: Duration) -> Option<Instant> {
     let soon = Instant::now() + pause;
     Some(planned.map_or(soon, |planned| planned.min(soon)))
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
 }
 
 impl LeaderState {
@@ -227,11 +221,8 @@ impl LeaderState {
         self.counters.failures += outcome.failures;
         let blocks: Vec<_> = self.cores.garbage.blocks().collect();
         for address in outcome.released {
-            *self
-                .counters
-                .reclaimed
-                .entry(metrics::place(&self.cores.pools, &blocks, address))
-                .or_default() += 1;
+            let place = metrics::place(&self.cores.pools, &blocks, address);
+            *self.counters.reclaimed.entry(place).or_default() += 1;
         }
     }
 
@@ -241,19 +232,19 @@ impl LeaderState {
         if !settings.migrates_policy_names() || !self.cores.policy_names.is_due(now) {
             return;
         }
-        match self.executor.nodes_that_are_not_ready().await {
+        match self.executor.find_rename_obstacle().await {
             Ok(None) => {}
             Ok(Some(reason)) => {
                 tracing::info!(
                     reason,
                     policies = self.cores.policy_names.count(),
-                    "policies are not renamed yet"
+                    "waiting before policies are renamed"
                 );
                 self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "policies are not renamed: cannot check whether all nodes are ready");
+                tracing::warn!(%error, "cannot rename policies: cannot check whether all nodes are ready");
                 self.counters.failures += 1;
                 self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
                 return;
@@ -297,14 +288,7 @@ impl LeaderState {
             let references = host_endpoints::references(&self.cores.host_endpoints);
             let admission = self.admit("host endpoints", claims, &references, now).await;
             retries.push(admission.retry);
-            for write in admission.actions {
-                self.executor.heartbeat.beat();
-                let key = write.key();
-                if let Err(error) = write.carry_out(&self.executor.resources).await {
-                    tracing::warn!(%error, %key, "cannot write a host endpoint; trying again");
-                    self.counters.failures += 1;
-                }
-            }
+            self.execute_writes(admission.actions).await;
         }
         let claims = self.cores.balancer.decide(settings.balancer().as_ref());
         let references = self.cores.balancer.references();
@@ -319,22 +303,29 @@ impl LeaderState {
             let references = self.cores.mirror.references(parts);
             let admission = self.admit("mirror", claims, &references, now).await;
             retries.push(admission.retry);
-            for write in admission.actions {
-                self.executor.heartbeat.beat();
-                let key = write.key();
-                let written = if matches!(key, StoreKey::Resource { kind: Kind::Node, .. }) {
-                    // Also deletes the objects that depend on the node.
-                    write.carry_out(&self.executor.resources).await
-                } else {
-                    write.carry_out_plainly(self.executor.resources.client()).await
-                };
-                if let Err(error) = written {
-                    tracing::warn!(%error, %key, "cannot write an object derived from Kubernetes; trying again");
-                    self.counters.failures += 1;
-                }
-            }
+            self.execute_writes(admission.actions).await;
         }
         retries.into_iter().flatten().min()
+    }
+
+    /// Executes writes. The next reconciliation decides those that failed again.
+    async fn execute_writes(&mut self, writes: Vec<ObjectWrite>) {
+        for write in writes {
+            self.executor.heartbeat.beat();
+            let key = write.key();
+            let written = match key {
+                // Validated like a user's write. The deletion of a node includes the objects that depend on it.
+                StoreKey::Resource { kind: Kind::Node | Kind::HostEndpoint, .. } => {
+                    write.execute(&self.executor.resources).await
+                }
+                // Other objects are copies of Kubernetes objects.
+                _ => write.execute_unchanged(self.executor.resources.client()).await,
+            };
+            if let Err(error) = written {
+                tracing::warn!(%error, %key, "cannot write an object; trying again");
+                self.counters.failures += 1;
+            }
+        }
     }
 
     /// Updates the conditions and finalizers of pools and tiers.
@@ -374,8 +365,12 @@ impl ControllerCores {
                 // Ignore unreadable entries: addresses and objects that they reference must not be garbage-collected.
                 tracing::warn!(%key, reason, "ignoring an unreadable entry; its previous value stays in effect");
             }
-            FeedEvent::ConnectionLost { reason } => tracing::warn!(reason, "lost the connection"),
-            FeedEvent::ConnectionBack { .. } => tracing::info!("the connection is restored"),
+            FeedEvent::ConnectionLost { reason } => {
+                tracing::warn!(reason, ?source, "lost the connection to the store")
+            }
+            FeedEvent::ConnectionBack { .. } => {
+                tracing::info!(?source, "the connection to the store is restored")
+            }
             FeedEvent::InSync => {}
         }
     }
@@ -428,7 +423,7 @@ impl ControllerCores {
             }
             Resource::WorkloadEndpoint(endpoint) if source.is_kubernetes() => {
                 self.pods.put(endpoint);
-                self.garbage.hurry(now);
+                self.garbage.scan_soon(now);
             }
             _ => {
                 if let Some(tier) = tortie_store::tier_of(&resource) {
@@ -470,7 +465,7 @@ impl ControllerCores {
                 if source.is_kubernetes() {
                     self.guard.remove_node(name, now);
                     self.nodes.kubernetes.remove(name);
-                    self.garbage.hurry_at_once();
+                    self.garbage.scan_now();
                 }
                 if source.is_datastore() {
                     self.datastore_nodes.remove(name);
@@ -482,7 +477,7 @@ impl ControllerCores {
                 if let Some([node, _, pod, _]) = split_workload_endpoint_name(name) {
                     let pod = PodName { namespace: namespace.clone(), name: pod };
                     self.pods.remove(&pod, &node);
-                    self.garbage.hurry(now);
+                    self.garbage.scan_soon(now);
                 }
             }
             _ => {
@@ -548,15 +543,10 @@ impl EventFeeds {
 
     /// Returns all pending events, or `None` when a feed has ended.
     async fn next(&mut self) -> Option<SourceEvents> {
-        let kubernetes = async {
-            match &mut self.kubernetes {
-                Some(feed) => feed.next().await,
-                None => std::future::pending().await,
-            }
-        };
+        let kubernetes = OptionFuture::from(self.kubernetes.as_mut().map(EventFeed::next));
         tokio::select! {
             events = self.datastore.next() => events,
-            events = kubernetes => events,
+            Some(events) = kubernetes => events,
         }
     }
 }

@@ -143,10 +143,10 @@ pub fn page<'a>(
         counter "tortie_controllers_gc_scans_total", "Scans of all addresses." => counters.scans;
         gauge "tortie_controllers_gc_scan_seconds", "How long the last scan took." => counters.scan_seconds;
         counter "tortie_controllers_failures_total", "Actions that failed and are tried again." => counters.failures;
-        counter "tortie_controllers_compactions_total", "How often etcd was made to forget its history." => counters.compactions;
-        gauge "tortie_controllers_compacted_revision", "The revision up to which etcd has forgotten its history." => counters.compacted;
-        gauge "tortie_controllers_policies_misnamed", "Policies that are stored under another name than their own." => counters.misnamed_policies;
-        counter "tortie_controllers_policies_renamed_total", "Policies that were stored again under their own name." => counters.renamed_policies;
+        counter "tortie_controllers_compactions_total", "Compactions of the history of etcd." => counters.compactions;
+        gauge "tortie_controllers_compacted_revision", "Revision up to which the history of etcd is compacted." => counters.compacted;
+        gauge "tortie_controllers_policies_misnamed", "Policies whose custom resource has a different name." => counters.misnamed_policies;
+        counter "tortie_controllers_policies_renamed_total", "Policies whose custom resource was renamed." => counters.renamed_policies;
         counter "tortie_controllers_absence_proofs_total",
             "Objects that were read to prove that they do not exist, before anything of theirs was released or deleted." => counters.absence.proofs;
         counter "tortie_controllers_absence_contradictions_total", "Objects that were missing from a list and exist." => counters.absence.contradictions;

@@ -12,6 +12,7 @@ use crate::state::{
     ABSENCE_COMPONENT, ControllerState, DATASTORE_COMPONENT, KUBERNETES_COMPONENT, STARTUP_COMPONENT,
     STATUS_WRITE_INTERVAL,
 };
+use futures::future::OptionFuture;
 use std::collections::BTreeMap;
 use std::io;
 use std::io::Write as _;
@@ -38,7 +39,7 @@ pub enum ControllersRunError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Variable(#[from] InvalidVariable),
-    #[error("signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(io::Error),
     #[error("a component of the controllers ended; restart them")]
     Ended,
@@ -84,7 +85,7 @@ async fn run_until(
         orchestrator: orchestrator.clone(),
         namespace: args.lease_namespace.clone(),
         name: args.lease_name.clone(),
-        identity: args.identity.clone().unwrap_or_else(identity),
+        identity: args.identity.clone().unwrap_or_else(default_identity),
     };
     let context = ControllerContext {
         client: client.clone(),
@@ -97,7 +98,7 @@ async fn run_until(
     let (sender, settings) = watch::channel(Arc::new(ControllerSettings::default()));
     let metrics = watch::channel(0);
     tracing::info!(identity = election.identity, "starting the controllers");
-    // The daemon also runs when standard output is closed.
+    // The process also runs when standard output is closed.
     let _ = writeln!(std::io::stdout(), "ready: controllers {}", election.identity);
     let parts = async {
         tokio::select! {
@@ -143,16 +144,17 @@ async fn connect(
         return Ok(ControllerConnections { client, kubernetes: None, mover: Some(mover) });
     }
     // Calico's objects are in another datastore, so the cluster need not serve their API group.
-    let there = StoreConfig {
+    let kubernetes = StoreConfig {
         datastore_type: "kubernetes".to_owned(),
-        calico_api_group: "crd.projectcalico.org/v1".to_owned(),
+        calico_api_group: migration::CRD_GROUP_VERSION.to_owned(),
         ..config
     };
-    Ok(ControllerConnections { client, kubernetes: Some(StoreClient::connect(&there).await?), mover: None })
+    let kubernetes = StoreClient::connect(&kubernetes).await?;
+    Ok(ControllerConnections { client, kubernetes: Some(kubernetes), mover: None })
 }
 
-/// Returns the host name and the process id.
-fn identity() -> String {
+/// Returns the identity of a replica without a configured one: the host name and the process id.
+fn default_identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}-{}", host.trim(), std::process::id())
 }
@@ -175,21 +177,14 @@ async fn run_elections(
         tracing::info!(identity = election.identity, "this replica leads");
         tokio::select! {
             () = run_leader_loop(context.clone(), settings.clone()) => return,
-            () = follow_migration(mover) => return,
+            // Migration is only possible if Kubernetes is the datastore; the branch is disabled otherwise.
+            Some(()) = OptionFuture::from(mover.map(DatastoreMover::follow)) => return,
             () = election.renew_until_lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
         }
         for part in LEADER_COMPONENTS {
             context.state.liveness.forget(part);
         }
         context.state.set_problem(ABSENCE_COMPONENT, None);
-    }
-}
-
-/// Runs the migration between API groups, which is only possible if Kubernetes is the datastore.
-async fn follow_migration(mover: Option<&DatastoreMover>) {
-    match mover {
-        Some(mover) => mover.follow().await,
-        None => std::future::pending().await,
     }
 }
 
@@ -270,14 +265,14 @@ async fn apply_configurations(
                     continue;
                 }
                 known = true;
-                apply(client, environment, *configuration, &sender).await;
+                apply_configuration(client, environment, *configuration, &sender).await;
             }
             StoreEvent::Delete { key: StoreKey::Resource { name, .. }, .. }
                 if name == settings::CONFIGURATION_NAME =>
             {
-                create(resources).await;
+                create_configuration(resources).await;
             }
-            StoreEvent::InSync(_) if !known => create(resources).await,
+            StoreEvent::InSync(_) if !known => create_configuration(resources).await,
             StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot read the configuration; the previous one stays in force");
             }
@@ -286,7 +281,7 @@ async fn apply_configurations(
     }
 }
 
-async fn apply(
+async fn apply_configuration(
     client: &StoreClient,
     environment: &ControllerEnvironment,
     configuration: KubeControllersConfiguration,
@@ -296,7 +291,7 @@ async fn apply(
         tracing::warn!(%error, "the configuration is invalid; the previous one stays in force");
         return;
     }
-    let settings = match environment.over(&configuration.spec) {
+    let settings = match environment.apply_to(&configuration.spec) {
         Ok(settings) => settings,
         Err(error) => {
             tracing::warn!(%error, "cannot apply the configuration; the previous one stays in force");
@@ -307,8 +302,8 @@ async fn apply(
         running_config: Some(settings.spec.clone()),
         environment_vars: settings.variables.clone(),
     };
-    let new = **sender.borrow() != settings;
-    if new {
+    let is_changed = **sender.borrow() != settings;
+    if is_changed {
         tracing::info!("applied the configuration");
         sender.send_replace(Arc::new(settings));
     }
@@ -326,9 +321,9 @@ async fn apply(
 }
 
 /// Creates the configuration, retrying until it exists: nothing runs without it.
-async fn create(resources: &ResourceClient) {
+async fn create_configuration(resources: &ResourceClient) {
     loop {
-        match resources.create(Resource::from(settings::initial())).await {
+        match resources.create(Resource::from(settings::initial_configuration())).await {
             Ok(_) | Err(StoreError::AlreadyExists { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot create KubeControllersConfiguration; trying again");

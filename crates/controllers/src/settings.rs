@@ -46,7 +46,7 @@ const RECOGNISED_VARIABLES: [&str; 7] = [
 ];
 
 /// Returns the configuration that is created if none exists.
-pub fn initial() -> KubeControllersConfiguration {
+pub fn initial_configuration() -> KubeControllersConfiguration {
     let reconciler = Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
     let host_endpoint =
         AutoHostEndpointConfig { auto_create: EnabledSwitch::Disabled, ..AutoHostEndpointConfig::default() };
@@ -89,11 +89,11 @@ impl ControllerEnvironment {
 
     /// Returns an error if a variable has an invalid value. Called once at start.
     pub fn check(&self) -> Result<(), InvalidVariable> {
-        self.over(&initial().spec).map(drop)
+        self.apply_to(&initial_configuration().spec).map(drop)
     }
 
     /// Returns the configuration overridden by the environment variables.
-    pub fn over(
+    pub fn apply_to(
         &self,
         spec: &KubeControllersConfigurationSpec,
     ) -> Result<ControllerSettings, InvalidVariable> {
@@ -110,6 +110,7 @@ impl ControllerEnvironment {
                     let labels = parse_switch(name, value)?;
                     controllers.node.iter_mut().for_each(|node| node.sync_labels = labels.clone());
                 }
+                // AUTO_HOST_ENDPOINTS
                 _ => {
                     let create = parse_switch(name, value)?;
                     if let Some(node) = &mut controllers.node {
@@ -136,7 +137,7 @@ fn enable_listed(
     list: &str,
     configured: &ControllersConfig,
 ) -> Result<ControllersConfig, InvalidVariable> {
-    let default = initial().spec.controllers.unwrap_or_default();
+    let default = initial_configuration().spec.controllers.unwrap_or_default();
     let configured = configured.clone();
     let all = ControllersConfig {
         node: configured.node.or(default.node),
@@ -157,7 +158,7 @@ fn enable_listed(
             "workloadendpoint" => enabled.workload_endpoint.clone_from(&all.workload_endpoint),
             "loadbalancer" => enabled.load_balancer.clone_from(&all.load_balancer),
             other => {
-                let reason = format!("there is no controller {other:?}");
+                let reason = format!("unknown controller {other:?}");
                 return Err(InvalidVariable::new(variable, list, reason));
             }
         }
@@ -179,16 +180,17 @@ fn set_periods(controllers: &mut ControllersConfig, period: scalar::GoDuration) 
 fn parse_log_level(variable: &'static str, value: &str) -> Result<ControllersLogLevel, InvalidVariable> {
     use tortie_model::scalar::StringEnum;
     let known = ControllersLogLevel::NAMES.iter().find(|name| name.eq_ignore_ascii_case(value));
-    known
-        .map(|name| ControllersLogLevel::from(*name))
-        .ok_or_else(|| InvalidVariable::new(variable, value, "not a level"))
+    known.map(|name| ControllersLogLevel::from(*name)).ok_or_else(|| {
+        let reason = format!("not one of {}", ControllersLogLevel::NAMES.join(", "));
+        InvalidVariable::new(variable, value, reason)
+    })
 }
 
 fn parse_switch(variable: &'static str, value: &str) -> Result<EnabledSwitch, InvalidVariable> {
     match value.to_ascii_lowercase().as_str() {
         "true" | "enabled" => Ok(EnabledSwitch::Enabled),
         "false" | "disabled" => Ok(EnabledSwitch::Disabled),
-        _ => Err(InvalidVariable::new(variable, value, "neither true nor false")),
+        _ => Err(InvalidVariable::new(variable, value, "not one of true, false, enabled, disabled")),
     }
 }
 
@@ -248,8 +250,8 @@ mod tests {
 
     #[test]
     fn the_initial_configuration_is_valid() {
-        initial().validate().unwrap();
-        let settings = environment(&[]).over(&initial().spec).unwrap();
+        initial_configuration().validate().unwrap();
+        let settings = environment(&[]).apply_to(&initial_configuration().spec).unwrap();
         assert_eq!(settings.leak_grace(), Some(Duration::from_secs(900)));
         assert_eq!(settings.balancer(), Some(AssignIPs::AllServices));
         assert_eq!(settings.metrics_port(), None);
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_win() {
+    fn variables_override_the_configuration() {
         let given = [
             ("ENABLED_CONTROLLERS", "node, loadbalancer"),
             ("AUTO_HOST_ENDPOINTS", "enabled"),
@@ -268,7 +270,7 @@ mod tests {
             ("COMPACTION_PERIOD", "0s"),
             ("OTHER", "x"),
         ];
-        let settings = environment(&given).over(&initial().spec).unwrap();
+        let settings = environment(&given).apply_to(&initial_configuration().spec).unwrap();
         let controllers = settings.controllers();
         assert!(controllers.policy.is_none() && controllers.load_balancer.is_some());
         let node = controllers.node.unwrap();
@@ -277,20 +279,20 @@ mod tests {
         assert_eq!(settings.spec.log_severity_screen, ControllersLogLevel::Debug);
         assert_eq!(settings.variables.len(), 5);
         assert_eq!(settings.compaction_period(), None);
-        assert!(settings.migrates_policy_names(), "it is no controller of that list");
-        let mut off = initial().spec;
+        assert!(settings.migrates_policy_names(), "ENABLED_CONTROLLERS does not affect it");
+        let mut off = initial_configuration().spec;
         off.controllers = Some(ControllersConfig::default());
-        let settings = environment(&given).over(&off).unwrap();
-        assert!(settings.node().is_some(), "a controller that the variable names runs");
+        let settings = environment(&given).apply_to(&off).unwrap();
+        assert!(settings.node().is_some(), "a listed controller runs");
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn invalid_variables_are_rejected_by_name() {
         for (name, value, reason) in [
-            ("ENABLED_CONTROLLERS", "node,cloud", "there is no controller \"cloud\""),
+            ("ENABLED_CONTROLLERS", "node,cloud", "unknown controller \"cloud\""),
             ("RECONCILER_PERIOD", "often", "not a duration like 5m"),
-            ("LOG_LEVEL", "loud", "not a level"),
-            ("HEALTH_ENABLED", "perhaps", "neither true nor false"),
+            ("LOG_LEVEL", "loud", "not one of None, Debug, Info, Warning, Error, Fatal, Panic"),
+            ("HEALTH_ENABLED", "perhaps", "not one of true, false, enabled, disabled"),
         ] {
             let error = environment(&[(name, value)]).check().unwrap_err().to_string();
             assert_eq!(error, format!("{name}={value}: {reason}"));
@@ -298,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_of_nothing_is_off() {
-        let mut spec = initial().spec;
+    fn a_zero_grace_period_disables_releases() {
+        let mut spec = initial_configuration().spec;
         spec.controllers.as_mut().unwrap().node.as_mut().unwrap().leak_grace_period =
             Some(scalar::GoDuration::from_secs(0));
-        assert_eq!(environment(&[]).over(&spec).unwrap().leak_grace(), None);
+        assert_eq!(environment(&[]).apply_to(&spec).unwrap().leak_grace(), None);
     }
 }

@@ -39,7 +39,7 @@ impl ObjectWrite {
     }
 
     /// Executes the write like a user's: with defaults, validation and dependent objects.
-    pub async fn carry_out(self, resources: &ResourceClient) -> tortie_store::StoreResult<()> {
+    pub async fn execute(self, resources: &ResourceClient) -> tortie_store::StoreResult<()> {
         ignore_lost_race(match self {
             ObjectWrite::Create(resource) => resources.create(resource).await.map(drop),
             ObjectWrite::Update(resource) => resources.update(resource).await.map(drop),
@@ -50,7 +50,7 @@ impl ObjectWrite {
     }
 
     /// Executes the write unchanged, for derived objects that are not validated like those of users.
-    pub async fn carry_out_plainly(self, client: &StoreClient) -> tortie_store::StoreResult<()> {
+    pub async fn execute_unchanged(self, client: &StoreClient) -> tortie_store::StoreResult<()> {
         let key = self.key();
         ignore_lost_race(match self {
             ObjectWrite::Create(resource) => {

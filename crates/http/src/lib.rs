@@ -11,7 +11,7 @@ mod tls;
 pub use connections::{
     ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard,
 };
-pub use metrics::MetricsPage;
+pub use metrics::{MetricsPage, render_calico_registry, render_registry};
 #[doc(hidden)]
 pub use prometheus_client;
 pub use signals::shutdown_signal;

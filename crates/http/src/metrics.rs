@@ -1,6 +1,8 @@
 //! Metrics in the Prometheus text format: registries and pages that declare the name, type and help text of each metric
 //! once.
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use std::fmt::{Display, Write};
 
 /// Text of a metrics page.
@@ -38,38 +40,53 @@ macro_rules! add_metrics {
     };
 }
 
-/// Declares a struct of metrics, one per line: `field: Type => "name", "Help text";`. `new` creates and registers them;
-/// a metric without a default is created from `= expression` after its type. `encode` renders all of them. The names of
-/// counters are written without their suffix `_total`.
+/// Renders a registry as a part of a page, that is, without the end marker.
+pub fn render_registry(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode(&mut text, registry);
+    text.truncate(text.trim_end_matches("# EOF\n").len());
+    text
+}
+
+/// Renders a registry like `render_registry`. Counters whose names start with `prefix` have no suffix `_total`, as in
+/// Calico.
+pub fn render_calico_registry(registry: &Registry, prefix: &str) -> String {
+    let text = render_registry(registry);
+    text.lines().map(|line| strip_total_suffix(line, prefix) + "\n").collect()
+}
+
+fn strip_total_suffix(line: &str, prefix: &str) -> String {
+    let end = line.find(['{', ' ']).unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    match name.strip_suffix("_total") {
+        Some(known) if name.starts_with(prefix) => format!("{known}{rest}"),
+        _ => line.to_owned(),
+    }
+}
+
+/// Declares a struct of metrics, one per line: `field: Type = "name", "Help text";`. Its method `register` registers
+/// every field that has a name and a help text. The names of counters are written without their suffix `_total`.
 #[macro_export]
 macro_rules! declare_metrics {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$doc:meta])* $field_vis:vis $field:ident: $kind:ty $(= $value:expr)? => $metric:literal, $help:literal;)*
-    }) => {
-        $(#[$meta])*
-        $vis struct $name {
-            registry: $crate::prometheus_client::registry::Registry,
-            $($(#[$doc])* $field_vis $field: $kind,)*
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $struct:ident {
+            $(
+                $(#[$field_attribute:meta])*
+                $field_visibility:vis $field:ident: $type:ty $(= $name:literal, $help:literal)?;
+            )*
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility struct $struct {
+            $($(#[$field_attribute])* $field_visibility $field: $type,)*
         }
 
-        impl $name {
-            pub fn new() -> $name {
-                let mut registry = $crate::prometheus_client::registry::Registry::default();
-                $(
-                    let $field: $kind = $crate::declare_metrics!(@create $($value)?);
-                    registry.register($metric, $help, $field.clone());
-                )*
-                $name { registry, $($field,)* }
-            }
-
-            pub fn encode(&self) -> String {
-                let mut text = String::new();
-                // Writing to a string cannot fail.
-                let _ = $crate::prometheus_client::encoding::text::encode(&mut text, &self.registry);
-                text
+        impl $struct {
+            fn register(&self, registry: &mut $crate::prometheus_client::registry::Registry) {
+                $($(registry.register($name, $help, self.$field.clone());)?)*
             }
         }
     };
-    (@create) => { Default::default() };
-    (@create $value:expr) => { $value };
 }

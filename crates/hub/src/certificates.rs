@@ -87,7 +87,7 @@ impl CertificateState {
         if self.serving.borrow().is_some() {
             return None;
         }
-        Some(self.trouble.borrow().clone().unwrap_or_else(|| "it is being made".to_owned()))
+        Some(self.trouble.borrow().clone().unwrap_or_else(|| "it is being issued".to_owned()))
     }
 }
 
@@ -135,38 +135,25 @@ impl CertificateKeeper {
                 return Err(CertificateError::NoSecret(format!("{namespace}/{name}")));
             }
         }
-        let kept = SelfIssuedCertificates {
-            authorities: secret_text(&own, "ca.crt"),
-            authority_key: secret_text(&own, "ca.key"),
-            certificate: secret_text(&own, "tls.crt"),
-            key: secret_text(&own, "tls.key"),
-        };
-        let believed = node.data.get("ca.crt").map(String::as_str);
+        let kept = SelfIssuedCertificates::from_secret_data(&own.data);
+        let trusted = node.data.get("ca.crt").map(String::as_str);
         let lifetimes = CertificateLifetimes::default();
         let now = unix_time();
-        let renewed =
-            SelfIssuedCertificates::renewed(&kept, believed, &[HUB_NAME.to_owned()], lifetimes, now)
-                .map_err(CertificateError::Signing)?;
-        if let Some(renewed) = renewed {
-            let data = [
-                ("ca.crt", renewed.authorities),
-                ("ca.key", renewed.authority_key),
-                ("tls.crt", renewed.certificate),
-                ("tls.key", renewed.key),
-            ];
-            return write_secret(&kubernetes, namespace, &self.secret.name, &own, data.into()).await;
+        let names = [HUB_NAME.to_owned()];
+        if let Some(renewed) = SelfIssuedCertificates::renewed(&kept, trusted, &names, lifetimes, now)? {
+            let data = renewed.into_secret_data();
+            return write_secret(&kubernetes, namespace, &self.secret.name, own.version, data).await;
         }
-        let shown = ClientCertificate {
-            certificate: secret_text(&node, "tls.crt"),
-            key: secret_text(&node, "tls.key"),
-        };
-        let client =
-            kept.renewed_client(&shown, NODE_NAME, lifetimes, now).map_err(CertificateError::Signing)?;
-        if client.is_some() || believed != Some(kept.authorities.as_str()) {
-            let client = client.unwrap_or(shown);
+        let [certificate, key] =
+            ["tls.crt", "tls.key"].map(|key| node.data.get(key).cloned().unwrap_or_default());
+        let current = ClientCertificate { certificate, key };
+        let client = kept.renewed_client(&current, NODE_NAME, lifetimes, now)?;
+        if client.is_some() || trusted != Some(kept.authorities.as_str()) {
+            let client = client.unwrap_or(current);
             let data =
                 [("ca.crt", kept.authorities), ("tls.crt", client.certificate), ("tls.key", client.key)];
-            return write_secret(&kubernetes, namespace, &client_name, &node, data.into()).await;
+            let data = data.map(|(key, value)| (key.to_owned(), value)).into();
+            return write_secret(&kubernetes, namespace, &client_name, node.version, data).await;
         }
         let pem = TlsPem {
             certificate: kept.certificate.into(),
@@ -189,12 +176,10 @@ async fn write_secret(
     kubernetes: &OrchestratorClient,
     namespace: &str,
     name: &str,
-    before: &KubernetesSecret,
-    data: BTreeMap<&str, String>,
+    version: String,
+    data: BTreeMap<String, String>,
 ) -> Result<Duration, CertificateError> {
-    let data = data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let secret = KubernetesSecret { data, version: before.version.clone() };
-    match kubernetes.fill_secret(namespace, name, &secret).await {
+    match kubernetes.fill_secret(namespace, name, &KubernetesSecret { data, version }).await {
         Ok(()) => tracing::info!("Secret {namespace}/{name} has new certificates"),
         // Another hub wrote the Secret first: the next check reads its content.
         Err(error) if is_too_late(&error) => {}
@@ -203,19 +188,15 @@ async fn write_secret(
     Ok(SECRET_WRITE_DELAY)
 }
 
-fn secret_text(secret: &KubernetesSecret, key: &str) -> String {
-    secret.data.get(key).cloned().unwrap_or_default()
-}
-
 fn unix_time() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The certificate of nodes. It is read from its Secret once, and again after a connection that no hub has served: thousands of
-/// nodes that lose their hub at the same moment must not all ask kube-apiserver, and a renewed certificate is needed only when
-/// the old one is rejected. In TLS 1.3 the client completes its handshake before the server checks the certificate, so only a
-/// message of the hub proves that it was accepted.
+/// The certificate of nodes. It is read from its Secret once, and again after a connection that no hub has served:
+/// thousands of nodes that lose their hub at the same moment must not all send requests to kube-apiserver, and a
+/// renewed certificate is needed only when the old one is rejected. In TLS 1.3 the client completes its handshake
+/// before the server checks the certificate, so only a message of the hub proves that it was accepted.
 #[derive(Debug)]
 pub struct NodeCertificates {
     kubernetes: KubernetesTarget,

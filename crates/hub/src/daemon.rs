@@ -13,7 +13,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tortie_model::KeyRange;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::printable::escape_controls;
@@ -25,13 +24,17 @@ pub enum HubRunError {
     Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Tls(#[from] tortie_tls::TlsError),
-    #[error("signals: {0}")]
+    #[error("cannot handle signals: {0}")]
     Signals(io::Error),
     #[error("cannot listen on {}:{}: {source}", address.host, address.port)]
     Listen { address: HubListenAddress, source: io::Error },
-    #[error("ConnectionRebalancingMode is kubernetes, and no Kubernetes is configured")]
+    #[error(
+        "ConnectionRebalancingMode is kubernetes, but no Kubernetes is configured: set KUBECONFIG, or run the hub in a pod"
+    )]
     NoKubernetes,
-    #[error("CertificateSecret is a Secret of Kubernetes, and no Kubernetes is configured")]
+    #[error(
+        "CertificateSecret is a Secret of Kubernetes, but no Kubernetes is configured: set KUBECONFIG, or run the hub in a pod"
+    )]
     NoKubernetesForSecret,
     #[error("the datastore feed ended; restart the hub (nodes keep their current state)")]
     Feed,
@@ -43,8 +46,7 @@ pub async fn run(
     settings: HubSettings,
     mut ranges: Vec<KeyRange>,
 ) -> Result<(), HubRunError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(HubRunError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(HubRunError::Signals)?;
+    let signalled = tortie_http::shutdown_signal().map_err(HubRunError::Signals)?;
     raise_descriptor_limit();
     let config = settings.datastore.apply(config);
     let balance = match &settings.balance {
@@ -81,10 +83,7 @@ pub async fn run(
         }
     };
     let end = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        signalled.await;
         hub.drain(settings.shutdown, settings.shutdown_pause).await;
     };
     tokio::select! {
@@ -110,7 +109,7 @@ fn set_up_tls(settings: &HubSettings, config: &StoreConfig) -> Result<HubTlsSetu
     };
     let kubernetes = config.orchestrator().ok_or(HubRunError::NoKubernetesForSecret)?;
     let (keeper, certificate) = CertificateKeeper::new(secret, kubernetes);
-    let tls = ServerTls::own(certificate.serving.clone());
+    let tls = ServerTls::with_issued_certificate(certificate.serving.clone());
     Ok(HubTlsSetup { tls: Some(tls), keeper: Some(keeper), certificate: Some(certificate) })
 }
 
@@ -181,7 +180,7 @@ async fn serve_observers(
 ) -> Result<impl Future<Output = ()> + use<>, HubRunError> {
     let health = {
         let live = hub.clone();
-        // Takes no lock that a stuck component may hold.
+        // The liveness page takes no lock that a stuck component may hold.
         Router::new()
             .route("/liveness", get(move || async move { live.liveness().page() }))
             .route("/readiness", get(move || async move { readiness.page() }))
@@ -224,7 +223,7 @@ impl HubReadiness {
         let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let mut text = describe_health(&self.hub, &self.wait_cause);
         if let Some(obstacle) = obstacle {
-            text += &format!("certificate: there is none yet: {}\n", escape_controls(&obstacle));
+            text += &format!("certificate: not available yet: {}\n", escape_controls(&obstacle));
         }
         (code, text)
     }
@@ -239,7 +238,7 @@ fn describe_health(hub: &HubServer, wait_cause: &WaitCause) -> String {
         }
         (true, None) => "in sync".to_owned(),
         // Clients are still served from the cached entries.
-        (true, Some(trouble)) => format!("the datastore is out of reach: {}", escape_controls(&trouble)),
+        (true, Some(trouble)) => format!("the datastore is unreachable: {}", escape_controls(&trouble)),
     };
     format!("felix-cache: {cache}\nSyncServer: {} clients\n", hub.clients())
 }
@@ -283,14 +282,14 @@ mod tests {
         readiness.certificate = Some(certificate);
         let (code, text) = readiness.page();
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(text.contains("certificate: there is none yet: it is being made"), "{text}");
+        assert!(text.contains("certificate: not available yet: it is being issued"), "{text}");
         let keeping = tokio::spawn(keeper.run());
         let look = async {
-            while readiness.page().1.contains("it is being made") {
+            while readiness.page().1.contains("it is being issued") {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        timeout(Duration::from_secs(60), look).await.expect("readiness has the error of the last look");
+        timeout(Duration::from_secs(60), look).await.expect("readiness reports the error of the last check");
         assert_eq!(readiness.page().0, StatusCode::SERVICE_UNAVAILABLE);
         keeping.abort();
         following.abort();

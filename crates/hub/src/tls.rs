@@ -75,8 +75,8 @@ impl ServerTls {
         Ok(ServerTls { acceptor: AcceptorSource::Files(reloader), expected: identity.expected })
     }
 
-    /// Uses certificates issued by the hubs and expects the node certificate issued by them.
-    pub fn own(config: watch::Receiver<Option<Arc<ServerConfig>>>) -> ServerTls {
+    /// Returns the TLS of a server that uses the certificate issued by the hubs, and expects the one issued for nodes.
+    pub fn with_issued_certificate(config: watch::Receiver<Option<Arc<ServerConfig>>>) -> ServerTls {
         ServerTls { acceptor: AcceptorSource::Own(config), expected: expect_common_name(NODE_NAME) }
     }
 
@@ -116,8 +116,8 @@ impl ClientTls {
         Ok(ClientTls { connector: ConnectorSource::Files(reloader), expected: identity.expected })
     }
 
-    /// Uses the certificate that hubs issue for nodes.
-    pub fn own(certificates: NodeCertificates) -> ClientTls {
+    /// Returns the TLS of a client that uses the certificate issued for nodes, and expects the one issued for hubs.
+    pub fn with_issued_certificate(certificates: NodeCertificates) -> ClientTls {
         ClientTls {
             connector: ConnectorSource::Own(Box::new(certificates)),
             expected: expect_common_name(HUB_NAME),

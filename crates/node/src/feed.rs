@@ -73,7 +73,7 @@ pub fn follow(
         (None, "", _) => None,
         (None, secret, Some(kubernetes)) => {
             let own = NodeCertificates::new(kubernetes.clone(), &p.typha_k8s_namespace, secret);
-            Some(Arc::new(ClientTls::own(own)))
+            Some(Arc::new(ClientTls::with_issued_certificate(own)))
         }
         (None, secret, None) => return Err(HubSettingsError::Secret(secret.to_owned())),
     };

@@ -72,7 +72,7 @@ impl ProxyTrust {
     }
 
     /// Returns the holder of a certificate chain; `None` if it is not trusted.
-    pub fn judge(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<CertificateHolder> {
+    pub fn identify_holder(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<CertificateHolder> {
         let (end, between) = chain.split_first()?;
         let [is_of_proxy, is_of_client] = [&self.proxies, &self.clients].map(|verifier| {
             verifier.as_ref().is_some_and(|verifier| verifier.verify_client_cert(end, between, now).is_ok())
@@ -88,7 +88,7 @@ impl ProxyTrust {
     }
 
     /// Returns the user in the identity headers of the front proxy.
-    pub fn user_in(&self, headers: &HeaderMap) -> Option<KubernetesUser> {
+    pub fn read_user(&self, headers: &HeaderMap) -> Option<KubernetesUser> {
         let name = first_value(headers, &self.user_headers)?;
         let uid = first_value(headers, &self.uid_headers).unwrap_or_default();
         let mut groups = Vec::new();
@@ -178,7 +178,7 @@ impl ClientCertVerifier for OptionalCertificateVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let chain: Vec<CertificateDer<'_>> =
             std::iter::once(end_entity).chain(intermediates).cloned().collect();
-        match self.current.get().judge(&chain, now) {
+        match self.current.get().identify_holder(&chain, now) {
             Some(_) => Ok(ClientCertVerified::assertion()),
             None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
         }

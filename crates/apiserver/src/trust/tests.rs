@@ -45,7 +45,7 @@ fn only_the_proxy_speaks_for_others() {
     let (proxies, clients, strangers) =
         (TrustTestAuthority::new(), TrustTestAuthority::new(), TrustTestAuthority::new());
     let trust = ProxyTrust::read(&data(&proxies, &clients)).unwrap();
-    let judge = |chain: Vec<CertificateDer<'static>>| trust.judge(&chain, UnixTime::now());
+    let judge = |chain: Vec<CertificateDer<'static>>| trust.identify_holder(&chain, UnixTime::now());
     assert_eq!(judge(proxies.sign("front-proxy", None)), Some(CertificateHolder::Proxy));
     assert_eq!(judge(proxies.sign("somebody", None)), None);
     assert_eq!(judge(strangers.sign("front-proxy", None)), None);
@@ -62,12 +62,12 @@ fn headers_describe_a_user() {
     let (proxies, clients) = (TrustTestAuthority::new(), TrustTestAuthority::new());
     let trust = ProxyTrust::read(&data(&proxies, &clients)).unwrap();
     let mut headers = HeaderMap::new();
-    assert_eq!(trust.user_in(&headers), None);
+    assert_eq!(trust.read_user(&headers), None);
     headers.append("x-remote-user", "jane".parse().unwrap());
     headers.append("x-remote-group", "ops".parse().unwrap());
     headers.append("x-remote-group", "system:authenticated".parse().unwrap());
     headers.append("x-remote-extra-example.org%2fscope", "a".parse().unwrap());
-    let user = trust.user_in(&headers).unwrap();
+    let user = trust.read_user(&headers).unwrap();
     assert_eq!((user.name.as_str(), user.groups.len()), ("jane", 2));
     assert_eq!(user.extra["example.org/scope"], ["a"]);
 }
@@ -86,7 +86,7 @@ fn what_cannot_be_read_is_not_believed() {
     assert!(
         ProxyTrust::read(&BTreeMap::new())
             .unwrap()
-            .judge(&proxies.sign("front-proxy", None), UnixTime::now())
+            .identify_holder(&proxies.sign("front-proxy", None), UnixTime::now())
             .is_none()
     );
 }

@@ -6,7 +6,9 @@ use crate::body::{BodyError, BodyReader};
 use crate::metrics::ApiServerMetrics;
 use crate::refusal::StatusError;
 use crate::resources::{GROUP, ServedKind};
-use crate::server::{ConnectionPeer, RequestHandler, response};
+use crate::server::{
+    ConnectionPeer, RequestHandler, build_metrics_response, build_response, build_text_response,
+};
 use crate::tiers::TierAccess;
 use axum::body::Body;
 use http::{Method, Request, Response, StatusCode};
@@ -17,7 +19,6 @@ use tortie_store::{ResourceClient, StoreError};
 
 /// Maximum number of concurrent reviews.
 pub const MAX_CONCURRENT_REVIEWS: usize = 400;
-const TEXT_CONTENT_TYPE: &str = "text/plain; charset=utf-8";
 const JSON_CONTENT_TYPE: &str = "application/json";
 /// Service accounts that may write ClusterInformation: Calico's names and ours.
 const CLUSTER_INFORMATION_WRITERS: [&str; 5] =
@@ -39,14 +40,14 @@ pub struct WebhookHandler {
 }
 
 impl WebhookHandler {
-    fn ready(&self) -> Response<Body> {
+    fn check_readiness(&self) -> Response<Body> {
         if *self.stopping.borrow() {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "stopping");
         }
         if !*self.certified.borrow() {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "no certificate yet");
         }
-        response(StatusCode::OK, TEXT_CONTENT_TYPE, Body::from("ok"))
+        build_text_response(StatusCode::OK, "ok")
     }
 
     async fn review(&self, webhook: WebhookKind, content: Body, peer: &ConnectionPeer) -> Response<Body> {
@@ -76,7 +77,7 @@ impl WebhookHandler {
                 refusal.message
             );
         }
-        response(StatusCode::OK, JSON_CONTENT_TYPE, Body::from(question.answer(verdict).to_string()))
+        build_response(StatusCode::OK, JSON_CONTENT_TYPE, Body::from(question.answer(verdict).to_string()))
     }
 
     fn refuse_body(&self, error: BodyError) -> Response<Body> {
@@ -159,11 +160,8 @@ impl RequestHandler for WebhookHandler {
             (&Method::POST, "/cluster-info") => {
                 ("cluster-info", self.review(WebhookKind::ClusterInformation, content, peer).await)
             }
-            (&Method::GET, "/readyz") => return self.ready(),
-            (&Method::GET, "/metrics") => {
-                let form = "text/plain; version=0.0.4; charset=utf-8";
-                return response(StatusCode::OK, form, Body::from(self.metrics.encode()));
-            }
+            (&Method::GET, "/readyz") => return self.check_readiness(),
+            (&Method::GET, "/metrics") => return build_metrics_response(self.metrics.encode()),
             (_, "/rbac" | "/cluster-info" | "/readyz" | "/metrics") => {
                 return plain(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here");
             }
@@ -179,5 +177,5 @@ impl RequestHandler for WebhookHandler {
 }
 
 fn plain(code: StatusCode, text: &str) -> Response<Body> {
-    response(code, TEXT_CONTENT_TYPE, Body::from(format!("{text}\n")))
+    build_text_response(code, format!("{text}\n"))
 }

@@ -1,10 +1,13 @@
 //! Issues and renews the certificates of the API server and the webhooks: in a Secret that all replicas share, and as
 //! the CA bundle in the object that registers the server with Kubernetes.
 
-use crate::server::CertificatePair;
+use crate::listen::ListenArgs;
+use crate::run::ApiServerRunError;
+use crate::server::{CertificatePair, CertificateSource};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tortie_store::orchestrator::{
     ApiRegistration, KubernetesSecret, OrchestratorClient, WebhookConfiguration, is_too_late,
 };
@@ -40,18 +43,67 @@ enum RenewalError {
     Pem(#[from] PemError),
 }
 
-pub struct ServingCertificateKeeper {
-    pub server: CertifiedServer,
-    pub orchestrator: OrchestratorClient,
-    pub namespace: String,
-    pub lifetimes: CertificateLifetimes,
-    /// Certificate that connections are served with.
-    pub serving: watch::Sender<Option<Arc<CertificatePair>>>,
+/// The certificate of a running server.
+pub struct ServingCertificate {
+    pub source: CertificateSource,
     /// Whether the certificate is served and, if a registration exists, its CA bundle is up to date.
-    pub certified: watch::Sender<bool>,
+    pub certified: watch::Receiver<bool>,
+    /// Renews the certificate until it is dropped; empty if the certificate is configured.
+    _keeper: JoinSet<()>,
+}
+
+struct ServingCertificateKeeper {
+    server: CertifiedServer,
+    orchestrator: OrchestratorClient,
+    namespace: String,
+    lifetimes: CertificateLifetimes,
+    serving: watch::Sender<Option<Arc<CertificatePair>>>,
+    certified: watch::Sender<bool>,
 }
 
 impl CertifiedServer {
+    /// Returns the certificate that is configured. Without one, a task issues and renews it.
+    pub fn obtain_certificate(
+        self,
+        listen: &ListenArgs,
+        orchestrator: &OrchestratorClient,
+        namespace: &str,
+        lifetimes: CertificateLifetimes,
+    ) -> Result<ServingCertificate, ApiServerRunError> {
+        let mut tasks = JoinSet::new();
+        if let Some(source) = listen.identity()? {
+            let (_, certified) = watch::channel(true);
+            return Ok(ServingCertificate { source, certified, _keeper: tasks });
+        }
+        let first = match self {
+            // Serves clients that do not verify certificates until a signed one exists.
+            CertifiedServer::ApiServer => {
+                let mut names = self.dns_names(namespace);
+                names.push("localhost".to_owned());
+                Some(Arc::new(CertificatePair::generate(names)?))
+            }
+            CertifiedServer::Webhooks => None,
+        };
+        let (serving, served) = watch::channel(first);
+        let (certified_sender, certified) = watch::channel(false);
+        let keeper = ServingCertificateKeeper {
+            server: self,
+            orchestrator: orchestrator.clone(),
+            namespace: namespace.to_owned(),
+            lifetimes,
+            serving,
+            certified: certified_sender,
+        };
+        tasks.spawn(keeper.run());
+        Ok(ServingCertificate { source: CertificateSource::Renewed(served), certified, _keeper: tasks })
+    }
+
+    /// Returns the DNS names under which kube-apiserver reaches the Service.
+    fn dns_names(self, namespace: &str) -> Vec<String> {
+        let service = self.service();
+        vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}"), service.to_owned()]
+    }
+
     fn secret(self) -> &'static str {
         match self {
             CertifiedServer::ApiServer => "calico-apiserver-tls",
@@ -85,27 +137,27 @@ impl CertifiedServer {
 }
 
 impl ServerRegistration {
-    fn believed(&self) -> String {
+    fn ca_bundle(&self) -> String {
         match self {
-            ServerRegistration::ApiService(registration) => registration.believed(),
-            ServerRegistration::Webhooks(configuration) => configuration.believed(),
+            ServerRegistration::ApiService(registration) => registration.ca_bundle(),
+            ServerRegistration::Webhooks(configuration) => configuration.ca_bundle(),
         }
     }
 
-    async fn set_believed(&self, orchestrator: &OrchestratorClient, authorities: &str) -> StoreResult<()> {
+    async fn set_ca_bundle(&self, orchestrator: &OrchestratorClient, authorities: &str) -> StoreResult<()> {
         match self {
             ServerRegistration::ApiService(registration) => {
                 orchestrator.set_registration_authorities(registration, authorities).await
             }
             ServerRegistration::Webhooks(configuration) => {
-                orchestrator.set_believed(configuration, authorities).await
+                orchestrator.set_ca_bundle(configuration, authorities).await
             }
         }
     }
 }
 
 impl ServingCertificateKeeper {
-    pub async fn run(self) {
+    async fn run(self) {
         let mut backoff = Backoff::default();
         loop {
             match self.renew().await {
@@ -127,13 +179,14 @@ impl ServingCertificateKeeper {
         let name = self.server.secret();
         let secret = self.orchestrator.secret(&self.namespace, name).await?;
         let registration = self.server.registration(&self.orchestrator).await?;
-        let believed = registration.as_ref().map(ServerRegistration::believed);
-        let kept = read_certificates(&secret);
-        let names = self.names();
+        let ca_bundle = registration.as_ref().map(ServerRegistration::ca_bundle);
+        let kept = SelfIssuedCertificates::from_secret_data(&secret.data);
+        let names = self.server.dns_names(&self.namespace);
+        let now = jiff::Timestamp::now().as_second();
         let renewed =
-            SelfIssuedCertificates::renewed(&kept, believed.as_deref(), &names, self.lifetimes, now())?;
+            SelfIssuedCertificates::renewed(&kept, ca_bundle.as_deref(), &names, self.lifetimes, now)?;
         if let Some(renewed) = renewed {
-            let secret = KubernetesSecret { data: secret_data(&renewed), version: secret.version };
+            let secret = KubernetesSecret { data: renewed.into_secret_data(), version: secret.version };
             let stored = self.orchestrator.write_secret(&self.namespace, name, &secret).await;
             if stored.is_ok() {
                 tracing::info!("{}/{name} has new certificates", self.namespace);
@@ -150,9 +203,9 @@ impl ServingCertificateKeeper {
             differs
         });
         if let Some(registration) = &registration
-            && believed.as_deref() != Some(kept.authorities.as_str())
+            && ca_bundle.as_deref() != Some(kept.authorities.as_str())
         {
-            let written = registration.set_believed(&self.orchestrator, &kept.authorities).await;
+            let written = registration.set_ca_bundle(&self.orchestrator, &kept.authorities).await;
             return check_again(written);
         }
         self.certified.send_replace(true);
@@ -162,13 +215,6 @@ impl ServingCertificateKeeper {
             CERTIFICATE_CHECK_DELAY.min(self.lifetimes.certificate / 12)
         })
     }
-
-    /// Returns the DNS names under which kube-apiserver reaches the Service.
-    fn names(&self) -> Vec<String> {
-        let service = self.server.service();
-        let namespace = &self.namespace;
-        vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}"), service.to_owned()]
-    }
 }
 
 /// Returns the delay until the next check after a write. If another replica wrote the object first, it is read again.
@@ -177,25 +223,4 @@ fn check_again(written: StoreResult<()>) -> Result<Duration, RenewalError> {
         Err(error) if !is_too_late(&error) => Err(error.into()),
         _ => Ok(SHORT_CHECK_DELAY),
     }
-}
-
-fn read_certificates(secret: &KubernetesSecret) -> SelfIssuedCertificates {
-    let [authorities, authority_key, certificate, key] = ["ca.crt", "ca.key", "tls.crt", "tls.key"]
-        .map(|key| secret.data.get(key).cloned().unwrap_or_default());
-    SelfIssuedCertificates { authorities, authority_key, certificate, key }
-}
-
-fn secret_data(kept: &SelfIssuedCertificates) -> std::collections::BTreeMap<String, String> {
-    let pairs = [
-        ("ca.crt", &kept.authorities),
-        ("ca.key", &kept.authority_key),
-        ("tls.crt", &kept.certificate),
-        ("tls.key", &kept.key),
-    ];
-    pairs.into_iter().map(|(key, text)| (key.to_owned(), text.clone())).collect()
-}
-
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

@@ -11,12 +11,11 @@ use crate::body::BodyReader;
 use crate::listen::ListenArgs;
 use crate::metrics::ApiServerMetrics;
 use crate::run::{ApiServerRunError, connect};
-use crate::server::{CertificateSource, HttpsServer};
+use crate::server::HttpsServer;
 use crate::trust::CurrentTrust;
 use clap::Args;
 use handler::{MAX_CONCURRENT_REVIEWS, WebhookHandler};
-use keeper::{CertifiedServer, ServingCertificateKeeper};
-use std::io::Write as _;
+use keeper::CertifiedServer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
@@ -43,7 +42,7 @@ pub struct WebhooksArgs {
     pub config: PathBuf,
 }
 
-/// Runs until `end`, then finishes open requests.
+/// Runs the webhooks until `end`, then finishes open requests.
 pub async fn serve_webhooks(
     config: StoreConfig,
     args: WebhooksArgs,
@@ -58,58 +57,33 @@ pub async fn serve_webhooks(
         None => WebPkiClientVerifier::no_client_auth(),
         Some(file) => read_client_verifier(file)?,
     };
-    let (certified_sender, certified) = watch::channel(false);
-    let (identity, keeper) = match args.listen.identity()? {
-        Some(given) => {
-            certified_sender.send_replace(true);
-            (given, None)
-        }
-        None => {
-            let (serving, served) = watch::channel(None);
-            let keeper = ServingCertificateKeeper {
-                server: CertifiedServer::Webhooks,
-                orchestrator: orchestrator.clone(),
-                namespace: args.namespace.clone(),
-                lifetimes,
-                serving,
-                certified: certified_sender,
-            };
-            (CertificateSource::Renewed(served), Some(tokio::spawn(keeper.run())))
-        }
-    };
+    let certificate = CertifiedServer::Webhooks.obtain_certificate(
+        &args.listen,
+        &orchestrator,
+        &args.namespace,
+        lifetimes,
+    )?;
     let (stop, stopping) = watch::channel(false);
     let access = AccessControl::new(orchestrator, Arc::new(CurrentTrust::default()));
     let handler = WebhookHandler {
         access,
         resources: ResourceClient::new(client),
-        namespace: args.namespace.clone(),
+        namespace: args.namespace,
         metrics: ApiServerMetrics::new(),
         bodies: BodyReader::default(),
         requests: Semaphore::new(MAX_CONCURRENT_REVIEWS),
         needs_certificate: args.client_ca_file.is_some(),
-        certified,
+        certified: certificate.certified,
         stopping: stopping.clone(),
     };
-    let (listener, address) = args.listen.listen(args.port).await?;
-    let server = HttpsServer { identity, clients, answers: Arc::new(handler), stopping };
-    let serving = tokio::spawn(server.serve(listener));
-    // The daemon also runs when standard output is closed.
-    let _ = writeln!(std::io::stdout(), "ready: webhooks on {address}");
-    tracing::info!(%address, "serving admission webhooks");
-    end.await;
-    let _ = stop.send(true);
-    let _ = serving.await;
-    if let Some(keeper) = keeper {
-        keeper.abort();
-    }
-    Ok(())
+    let server = HttpsServer { identity: certificate.source, clients, answers: Arc::new(handler), stopping };
+    args.listen.serve_until(args.port, "webhooks", server, stop, end).await
 }
 
 /// Returns a verifier of kube-apiserver's certificate. The kubelet's probe has no certificate; the handler rejects all
 /// other requests without one.
 fn read_client_verifier(ca: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let pem =
-        std::fs::read(ca).map_err(|error| TlsError::Ca { path: ca.to_owned(), reason: error.to_string() })?;
-    client_verifier(&pem, ClientCertificateMode::Optional)
-        .map_err(|error| TlsError::Ca { path: ca.to_owned(), reason: error.to_string() })
+    let unreadable = |reason: String| TlsError::Ca { path: ca.to_owned(), reason };
+    let pem = std::fs::read(ca).map_err(|error| unreadable(error.to_string()))?;
+    client_verifier(&pem, ClientCertificateMode::Optional).map_err(|error| unreadable(error.to_string()))
 }

@@ -84,8 +84,13 @@ pub fn created(
     let managed = managed_before(&submitted, None);
     let (mut new, warnings) = decode_submitted(place, submitted, None, by.validation)?;
     clear_managed(&mut new);
-    let managed =
-        tortie_apply::update(place.served.shape(), &place.empty_object(), &new, managed, place.manager(by));
+    let managed = tortie_apply::update(
+        place.served.merge_schema(),
+        &place.empty_object(),
+        &new,
+        managed,
+        place.manager(by),
+    );
     finish_created(place, new, &managed, warnings)
 }
 
@@ -123,7 +128,7 @@ pub fn updated(
     let managed = managed_before(&submitted, Some((live, place.is_status)));
     let (mut new, warnings) = decode_submitted(place, submitted, Some(live), by.validation)?;
     clear_managed(&mut new);
-    let managed = tortie_apply::update(place.served.shape(), live, &new, managed, place.manager(by));
+    let managed = tortie_apply::update(place.served.merge_schema(), live, &new, managed, place.manager(by));
     finish_updated(place, live, new, &managed, warnings)
 }
 
@@ -168,7 +173,7 @@ pub fn applied(
     let managed = managed_before(&nothing, live.map(|live| (live, true)));
     let before = live.unwrap_or(&nothing);
     let outcome =
-        tortie_apply::apply(place.served.shape(), before, &config, managed, place.manager(by), force);
+        tortie_apply::apply(place.served.merge_schema(), before, &config, managed, place.manager(by), force);
     let applied = outcome.map_err(|error| refused(&error))?;
     let (mut new, warnings) = decode_submitted(place, applied.object, live, FieldValidation::Ignore)?;
     clear_managed(&mut new);

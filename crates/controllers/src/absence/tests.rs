@@ -11,7 +11,7 @@ fn block_on<T>(round: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(round)
 }
 
-/// Objects of the API server and the list of objects that were read.
+/// An API server with its objects, and the names of the objects that the guard has read.
 #[derive(Default)]
 struct AbsenceTestWorld {
     guard: AbsenceGuard,
@@ -50,10 +50,10 @@ impl AbsenceTestWorld {
                 panic!("{subject}")
             };
             read.borrow_mut().push(name.clone());
-            match *is_away || unreadable.contains(name) {
-                true => Err("away"),
-                false => Ok(!existing.contains(name)),
+            if *is_away || unreadable.contains(name) {
+                return Err("away");
             }
+            Ok(!existing.contains(name))
         }))
     }
 
@@ -70,7 +70,7 @@ fn an_object_that_exists_is_kept() {
     assert_eq!(world.guard.describe_withheld(), None);
     let reads = world.reads();
     assert_eq!(world.admit(&["b"], 10), Vec::<String>::new());
-    assert_eq!(world.reads(), reads, "it is not read again at once");
+    assert_eq!(world.reads(), reads, "the object is not read again before the recheck delay");
     world.existing.clear();
     world.now += ABSENCE_RECHECK_DELAY;
     assert_eq!(world.admit(&["b"], 10), ["b"]);
@@ -83,9 +83,9 @@ fn an_error_is_no_absence() {
     world.is_away = true;
     let names = ["a", "b", "c", "d"];
     assert_eq!(world.admit(&names, 10), Vec::<String>::new());
-    assert_eq!(world.reads(), MAX_FAILURES_PER_ROUND, "the round ends with the third error");
+    assert_eq!(world.reads(), MAX_FAILURES_PER_ROUND, "the round ends after the maximum number of errors");
     world.is_away = false;
-    assert_eq!(world.admit(&names, 10), ["d", "a", "b", "c"], "those that failed come last");
+    assert_eq!(world.admit(&names, 10), ["d", "a", "b", "c"], "objects whose read failed come last");
     assert_eq!(world.admit(&names, 10), names);
 }
 
@@ -112,11 +112,19 @@ fn a_node_must_be_missing_for_its_grace() {
     world.guard.put_node("a");
     world.guard.remove_node("a", world.now);
     world.now += seconds(1);
-    assert_eq!(world.admit(&["a"], 10), Vec::<String>::new(), "it was back in between");
+    assert_eq!(
+        world.admit(&["a"], 10),
+        Vec::<String>::new(),
+        "the grace starts again after the node was back"
+    );
     assert_eq!(world.reads(), 0);
     world.now += NODE_GRACE;
     world.guard.remove_node("b", world.now);
-    assert_eq!(world.guard.removed_nodes.len(), 1, "what is missing for long is not remembered");
+    assert_eq!(
+        world.guard.removed_nodes.len(),
+        1,
+        "a node that is missing for longer than its grace is forgotten"
+    );
     assert_eq!(world.admit(&["a", "b"], 10), ["a"]);
 }
 
@@ -146,7 +154,7 @@ fn a_large_share_is_admitted_as_a_whole() {
     let reads = world.reads();
     world.now += ABSENCE_RECHECK_DELAY - seconds(1);
     assert_eq!(world.admit(&all, 10), Vec::<String>::new());
-    assert_eq!(world.reads(), reads, "nothing is read before the next look");
+    assert_eq!(world.reads(), reads, "no object is read before the recheck delay");
     world.now += seconds(1);
     world.existing.clear();
     assert_eq!(world.admit(&all, 10), all);

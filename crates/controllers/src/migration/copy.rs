@@ -40,7 +40,7 @@ const COPIED_KINDS: [Kind; 18] = [
 ];
 
 /// Returns the kinds that must be defined in the target group.
-pub fn kinds() -> impl Iterator<Item = Kind> {
+pub fn required_kinds() -> impl Iterator<Item = Kind> {
     let records = [Kind::IPAMBlock, Kind::BlockAffinity, Kind::IPAMHandle, Kind::IPAMConfiguration];
     COPIED_KINDS.into_iter().chain(records)
 }
@@ -48,7 +48,7 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
 /// Returns whether a CRD of crd.projectcalico.org is of a kind whose objects are copied.
 pub fn is_moved(definition: &str) -> bool {
     let Some(plural) = definition.strip_suffix(".crd.projectcalico.org") else { return false };
-    kinds().any(|kind| match kind {
+    required_kinds().any(|kind| match kind {
         // The only kind with a different name in that group.
         Kind::IPAMConfiguration => plural == "ipamconfigs",
         other => plural == other.plural(),
@@ -56,7 +56,7 @@ pub fn is_moved(definition: &str) -> bool {
 }
 
 /// Returns the ranges to copy, without ClusterInformation, which holds the lock of the datastore.
-fn ranges() -> Vec<KeyRange> {
+fn copied_ranges() -> Vec<KeyRange> {
     let mut all = Vec::new();
     for kind in COPIED_KINDS {
         if kind == Kind::CalicoNodeStatus {
@@ -79,13 +79,15 @@ fn ranges() -> Vec<KeyRange> {
 
 impl ObjectCopy<'_> {
     /// Returns the objects that exist in both groups with different content.
-    pub async fn conflicts(&self) -> StoreResult<Vec<String>> {
+    pub async fn find_conflicts(&self) -> StoreResult<Vec<String>> {
         let mut found = Vec::new();
-        for range in ranges() {
-            let there = by_key(list(self.to, &range).await?);
+        for range in copied_ranges() {
+            let there = index_by_key(list(self.to, &range).await?);
             for entry in list(self.from, &range).await? {
                 let other = there.get(&entry.key);
-                if other.is_some_and(|other| content(&other.value) != content(&entry.value)) {
+                if other
+                    .is_some_and(|other| comparable_content(&other.value) != comparable_content(&entry.value))
+                {
                     found.push(entry.key.to_string());
                 }
             }
@@ -102,29 +104,29 @@ impl ObjectCopy<'_> {
             return Ok(());
         };
         information.spec.datastore_ready = Some(false);
-        information.metadata = bare(&information.metadata);
+        information.metadata = strip_metadata(&information.metadata);
         let value = StoreValue::Resource(Resource::ClusterInformation(information));
         self.to.apply(&key, &value, None).await.map(drop)
     }
 
     /// Copies missing objects and returns the number of objects in the source.
-    pub async fn objects(&self) -> StoreResult<usize> {
+    pub async fn copy_objects(&self) -> StoreResult<usize> {
         let mut count = 0;
-        for range in ranges() {
+        for range in copied_ranges() {
             let entries = list(self.from, &range).await?;
             count += entries.len();
             // Range by range, so that referenced objects exist before those that refer to them.
             futures::stream::iter(entries.into_iter().map(Ok))
-                .try_for_each_concurrent(COPY_CONCURRENCY, |entry: StoreEntry| self.copy(entry))
+                .try_for_each_concurrent(COPY_CONCURRENCY, |entry: StoreEntry| self.copy_entry(entry))
                 .await?;
         }
         Ok(count)
     }
 
-    async fn copy(&self, entry: StoreEntry) -> StoreResult<()> {
+    async fn copy_entry(&self, entry: StoreEntry) -> StoreResult<()> {
         let value = match entry.value {
             StoreValue::Resource(mut resource) => {
-                let metadata = bare(resource.metadata());
+                let metadata = strip_metadata(resource.metadata());
                 *resource.metadata_mut() = metadata;
                 StoreValue::Resource(resource)
             }
@@ -137,12 +139,12 @@ impl ObjectCopy<'_> {
     }
 
     /// Updates owner references: copied objects have new UIDs.
-    pub async fn owners(&self) -> StoreResult<()> {
+    pub async fn update_owners(&self) -> StoreResult<()> {
         let mut identities = HashMap::new();
         let mut owned = Vec::new();
         for kind in COPIED_KINDS {
             let range = KeyRange::Written { kind, namespace: None };
-            let mut there = by_key(list(self.to, &range).await?);
+            let mut there = index_by_key(list(self.to, &range).await?);
             for entry in list(self.from, &range).await? {
                 let (StoreValue::Resource(before), Some(copied)) = (entry.value, there.remove(&entry.key))
                 else {
@@ -181,13 +183,13 @@ async fn list(client: &StoreClient, range: &KeyRange) -> StoreResult<Vec<StoreEn
     }
 }
 
-fn by_key(entries: Vec<StoreEntry>) -> HashMap<StoreKey, StoreEntry> {
+fn index_by_key(entries: Vec<StoreEntry>) -> HashMap<StoreKey, StoreEntry> {
     entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect()
 }
 
 /// Keeps the metadata set by users; the server sets the rest. Owner references of our group are added later, with the
 /// new UIDs: Kubernetes would garbage-collect an object whose owner does not exist.
-fn bare(metadata: &ObjectMeta) -> ObjectMeta {
+fn strip_metadata(metadata: &ObjectMeta) -> ObjectMeta {
     let foreign = metadata.owner_references.iter().filter(|owner| owner.api_version != API_VERSION);
     ObjectMeta {
         name: metadata.name.clone(),
@@ -201,7 +203,7 @@ fn bare(metadata: &ObjectMeta) -> ObjectMeta {
 }
 
 /// Returns the content that must be equal for two objects to be the same.
-fn content(value: &StoreValue) -> Json {
+fn comparable_content(value: &StoreValue) -> Json {
     match value {
         StoreValue::Resource(resource) => {
             let mut resource = resource.clone();
@@ -233,26 +235,26 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_fills_in_is_no_difference() {
+    fn server_defaults_are_no_difference() {
         let plain = policy(json!({"spec": {"selector": "all()"}}));
         let filled = policy(json!({"metadata": {"name": "p", "uid": "u", "labels": {TIER_LABEL: "default"}},
             "spec": {"selector": "all()", "tier": "default", "types": ["Ingress"]}}));
-        assert_eq!(content(&plain), content(&filled));
+        assert_eq!(comparable_content(&plain), comparable_content(&filled));
         let other = policy(json!({"spec": {"selector": "has(a)"}}));
-        assert_ne!(content(&plain), content(&other));
+        assert_ne!(comparable_content(&plain), comparable_content(&other));
     }
 
     #[test]
     fn owners_of_our_group_come_later() {
         let owner = |version: &str| json!({"apiVersion": version, "kind": "K", "name": "n", "uid": "v"});
         let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "5", "ownerReferences": [owner(API_VERSION), owner("v1")]});
-        let bare = bare(&serde_json::from_value(metadata).unwrap());
+        let bare = strip_metadata(&serde_json::from_value(metadata).unwrap());
         assert_eq!(json!(bare), json!({"name": "a", "ownerReferences": [owner("v1")]}));
     }
 
     #[test]
     fn everything_is_copied_once() {
-        let ranges = ranges();
+        let ranges = copied_ranges();
         assert_eq!(ranges.len(), COPIED_KINDS.len() - 1 + 5);
         assert_eq!(ranges.last(), Some(&KeyRange::Written { kind: Kind::CalicoNodeStatus, namespace: None }));
     }

@@ -1,7 +1,7 @@
 //! Migrates a cluster's objects from crd.projectcalico.org/v1 to projectcalico.org/v3 when the user creates a
 //! DatastoreMigration.
 //!
-//! The next step follows from the phase and the existing objects ([`next`], without I/O), so a new leader continues
+//! The next step follows from the phase and the existing objects ([`next_step`], without I/O), so a new leader continues
 //! where the previous one stopped. During the migration the datastore is locked for nodes (`datastoreReady: false`),
 //! and pods keep their network.
 
@@ -54,7 +54,7 @@ pub enum MigrationStep {
 }
 
 /// Returns the next step of a migration in this phase.
-pub fn next(phase: &str, is_deleted: bool, is_held: bool) -> MigrationStep {
+pub fn next_step(phase: &str, is_deleted: bool, is_held: bool) -> MigrationStep {
     match (phase, is_deleted) {
         _ if !is_held && is_deleted => MigrationStep::Nothing,
         _ if !is_held => MigrationStep::Hold,
@@ -107,17 +107,16 @@ impl DatastoreMover {
     /// Executes the next step. Returns true if nothing else can be done right now.
     pub async fn step(&self) -> StoreResult<bool> {
         let Some(migration) = self.orchestrator.migration().await? else { return Ok(true) };
-        match next(migration.phase(), migration.is_deleted(), migration.is_held()) {
+        match next_step(migration.phase(), migration.is_deleted(), migration.is_held()) {
             MigrationStep::Nothing => Ok(true),
             MigrationStep::Hold => self.orchestrator.hold_migration(&migration, true).await.map(|_| false),
-            MigrationStep::Check => self.check(&migration).await,
-            MigrationStep::Move => self.carry_out(migration).await,
+            MigrationStep::Check => self.check_preconditions(&migration).await,
+            MigrationStep::Move => self.move_objects(migration).await,
             MigrationStep::AwaitFollowers => self.await_followers(&migration).await,
             MigrationStep::CleanUp => self.clean_up(&migration).await,
             MigrationStep::Abort => self.abort(&migration).await,
             MigrationStep::RefuseAbort => {
-                let message =
-                    "nodes may use projectcalico.org/v3 already: wait until the migration is complete";
+                let message = "cannot abort: nodes may already use projectcalico.org/v3; wait until the migration is complete";
                 self.set_phase(&migration, phase::CONVERGED, message).await?;
                 self.await_followers(&migration).await
             }
@@ -138,38 +137,40 @@ impl DatastoreMover {
         self.orchestrator.set_migration_phase(migration, phase, message).await.map(drop)
     }
 
-    async fn check(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
+    async fn check_preconditions(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         if migration.kind() != MIGRATION_TYPE {
             let message = format!("spec.type: {:?} is not {MIGRATION_TYPE}", migration.kind());
             return self.set_phase(migration, phase::FAILED, &message).await.map(|()| false);
         }
-        let missing = self.missing().await?;
-        match missing {
+        match self.find_obstacle().await? {
             Some(message) => self.set_phase(migration, phase::PENDING, &message).await.map(|()| true),
             None => self.set_phase(migration, phase::MIGRATING, "").await.map(|()| false),
         }
     }
 
     /// Returns why the migration cannot start yet.
-    async fn missing(&self) -> StoreResult<Option<String>> {
+    async fn find_obstacle(&self) -> StoreResult<Option<String>> {
         let old = self.orchestrator.definitions("crd.projectcalico.org").await?;
         if old.is_empty() {
-            return Ok(Some(
-                "there are no definitions of crd.projectcalico.org: nothing can be moved".to_owned(),
-            ));
+            return Ok(Some("there are no CRDs of crd.projectcalico.org to migrate from".to_owned()));
         }
         let new = self.orchestrator.definitions("projectcalico.org").await?;
-        for kind in copy::kinds() {
+        for kind in copy::required_kinds() {
             let name = format!("{}.projectcalico.org", kind.plural());
             if !new.iter().any(|definition| definition.name == name && definition.established) {
-                return Ok(Some(format!("{name} is not defined yet: apply deploy/00-crds.yaml")));
+                return Ok(Some(format!(
+                    "CRD {name} does not exist or is not established yet: apply deploy/00-crds.yaml"
+                )));
             }
         }
         for tier in BUILT_IN_TIERS {
             match self.old.get(&StoreKey::resource(Kind::Tier, "", tier.name)).await {
                 Ok(_) => {}
                 Err(StoreError::DoesNotExist { .. }) => {
-                    return Ok(Some(format!("tier {} is not in crd.projectcalico.org/v1", tier.name)));
+                    return Ok(Some(format!(
+                        "tier {} does not exist in crd.projectcalico.org/v1",
+                        tier.name
+                    )));
                 }
                 Err(error) => return Err(error),
             }
@@ -177,31 +178,33 @@ impl DatastoreMover {
         Ok(None)
     }
 
-    async fn carry_out(&self, migration: DatastoreMigrationObject) -> StoreResult<bool> {
+    async fn move_objects(&self, migration: DatastoreMigrationObject) -> StoreResult<bool> {
         if set_ready(&self.old, false).await? {
             tokio::time::sleep(self.drain).await;
         }
         let migration = self.orchestrator.withdraw_api_server(&migration).await?;
         let copy = ObjectCopy { from: &self.old, to: &self.new };
-        let conflicts = copy.conflicts().await?;
+        let conflicts = copy.find_conflicts().await?;
         if !conflicts.is_empty() {
             let named = conflicts.iter().take(MAX_NAMED_CONFLICTS).cloned().collect::<Vec<_>>().join(", ");
-            let message =
-                format!("{} objects differ between the groups, delete one of each: {named}", conflicts.len());
+            let message = format!(
+                "{} objects differ between the API groups; delete one of each pair: {named}",
+                conflicts.len()
+            );
             return self.set_phase(&migration, phase::WAITING, &message).await.map(|()| true);
         }
         copy.lock_target().await?;
-        let count = copy.objects().await?;
-        copy.owners().await?;
+        let count = copy.copy_objects().await?;
+        copy.update_owners().await?;
         set_ready(&self.new, true).await?;
         let message =
-            format!("{count} objects are in projectcalico.org/v3; have nodes use it (CALICO_API_GROUP)");
+            format!("{count} objects are in projectcalico.org/v3; set CALICO_API_GROUP on nodes to use it");
         self.set_phase(&migration, phase::CONVERGED, &message).await.map(|()| false)
     }
 
     async fn await_followers(&self, migration: &DatastoreMigrationObject) -> StoreResult<bool> {
         let followers = self.orchestrator.followers().await?;
-        match followers.iter().find(|follower| !is_there(follower)) {
+        match followers.iter().find(|follower| !uses_new_group(follower)) {
             None if !followers.is_empty() => {
                 self.set_phase(migration, phase::COMPLETE, "").await.map(|()| false)
             }
@@ -214,7 +217,7 @@ impl DatastoreMover {
             if copy::is_moved(&definition.name) {
                 self.orchestrator.remove_definition(&definition).await?;
             } else {
-                tracing::info!(definition = definition.name, "left in place: its objects were not moved");
+                tracing::info!(definition = definition.name, "kept a CRD: its objects were not migrated");
             }
         }
         self.orchestrator.hold_migration(migration, false).await.map(|_| true)
@@ -228,7 +231,7 @@ impl DatastoreMover {
 }
 
 /// Returns whether all pods of a component use the new group.
-fn is_there(follower: &DatastoreWorkload) -> bool {
+fn uses_new_group(follower: &DatastoreWorkload) -> bool {
     follower.group.eq_ignore_ascii_case(V3_GROUP_VERSION) && follower.rolled_out
 }
 
@@ -257,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_next_follows_from_the_phase() {
+    fn next_step_follows_from_the_phase() {
         for (phase, is_deleted, is_held, step) in [
             ("", false, false, MigrationStep::Hold),
             ("", false, true, MigrationStep::Check),
@@ -274,7 +277,7 @@ mod tests {
             (phase::FAILED, true, true, MigrationStep::Abort),
             (phase::COMPLETE, true, false, MigrationStep::Nothing),
         ] {
-            assert_eq!(next(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
+            assert_eq!(next_step(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
         }
     }
 }

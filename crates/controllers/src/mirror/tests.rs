@@ -41,7 +41,8 @@ impl MirrorTestWorld {
         self.mirror.put_datastore(key, resource);
     }
 
-    fn settle(&mut self) -> usize {
+    /// Applies the writes of the mirror and returns their number.
+    fn apply_writes(&mut self) -> usize {
         let writes = self.mirror.writes(ALL);
         let count = writes.len();
         for AbsenceClaim { action: write, .. } in writes {
@@ -56,7 +57,7 @@ impl MirrorTestWorld {
                     assert_eq!(
                         found.resource_version,
                         resource.metadata().resource_version,
-                        "over what it was made from"
+                        "an update replaces the version that it was derived from"
                     );
                     self.datastore((key, resource));
                 }
@@ -85,16 +86,16 @@ fn changed_copies_are_corrected_and_own_objects_kept() {
     world.kubernetes(profile("kns.shop", "1"));
     world.datastore(profile("mine", "1"));
     world.datastore(profile("kns.old", "1"));
-    assert_eq!(world.settle(), 2, "one comes, one goes");
+    assert_eq!(world.apply_writes(), 2, "one profile is created and one deleted");
     let key = StoreKey::resource(Kind::Profile, "", "kns.shop");
-    world.datastore(profile("kns.shop", "meddled with"));
-    assert_eq!(world.settle(), 1);
+    world.datastore(profile("kns.shop", "changed manually"));
+    assert_eq!(world.apply_writes(), 1);
     let Resource::Profile(found) = world.found(&key) else { panic!() };
     assert_eq!(found.spec.labels_to_apply["x"], "1");
     assert!(world.mirror.datastore.contains_key(&StoreKey::resource(Kind::Profile, "", "mine")));
     let off = MirrorSelection { namespaces: false, ..ALL };
     world.mirror.remove_kubernetes(&key);
-    assert_eq!(world.mirror.writes(off), [], "a controller that is off does nothing");
+    assert_eq!(world.mirror.writes(off), [], "a disabled controller writes nothing");
 }
 
 #[test]
@@ -105,9 +106,9 @@ fn endpoints_get_only_labels_from_their_pods() {
         object(Kind::WorkloadEndpoint, "shop", "n1-k8s-web-eth0", labels, spec)
     };
     world.kubernetes(endpoint(json!({"role": "web"}), "clerk", "kubernetes"));
-    assert_eq!(world.settle(), 0, "the plugin makes endpoints");
+    assert_eq!(world.apply_writes(), 0, "only the CNI plugin creates endpoints");
     world.datastore(endpoint(json!({"role": "old"}), "", "n1"));
-    assert_eq!(world.settle(), 1);
+    assert_eq!(world.apply_writes(), 1);
     let Resource::WorkloadEndpoint(found) = world.found(&endpoint(json!({}), "", "").0) else { panic!() };
     assert_eq!(
         (found.metadata.labels["role"].as_str(), found.spec.service_account_name.as_str()),
@@ -115,7 +116,7 @@ fn endpoints_get_only_labels_from_their_pods() {
     );
     assert_eq!(found.spec.node, "n1");
     world.mirror.remove_kubernetes(&endpoint(json!({}), "", "").0);
-    assert_eq!(world.settle(), 0, "and takes them away");
+    assert_eq!(world.apply_writes(), 0, "only the CNI plugin deletes endpoints");
 }
 
 #[test]
@@ -129,14 +130,14 @@ fn nodes_follow_those_of_kubernetes() {
     world.datastore(calico("gone", reference("kube-gone")));
     world.datastore(calico("bare", json!([])));
     world.kubernetes(object(Kind::Node, "", "kube-n1", json!({"a": "1", "b": "2"}), json!({})));
-    assert_eq!(world.settle(), 2);
+    assert_eq!(world.apply_writes(), 2);
     let labels = |world: &MirrorTestWorld| {
         world.found(&StoreKey::resource(Kind::Node, "", "n1")).metadata().labels.clone()
     };
     assert_eq!(serde_json::to_value(labels(&world)).unwrap(), json!({"a": "1", "b": "2", "own": "1"}));
     assert!(!world.mirror.datastore.contains_key(&StoreKey::resource(Kind::Node, "", "gone")));
     world.kubernetes(object(Kind::Node, "", "kube-n1", json!({"b": "3"}), json!({})));
-    assert_eq!(world.settle(), 1);
+    assert_eq!(world.apply_writes(), 1);
     assert_eq!(serde_json::to_value(labels(&world)).unwrap(), json!({"b": "3", "own": "1"}));
     let names = world.mirror.kubernetes_names();
     assert_eq!((names["n1"].as_str(), names["bare"].as_str()), ("kube-n1", ""));
@@ -171,10 +172,10 @@ fn five_thousand_random_changes_end_in_equality() {
             // A manual change in the datastore.
             7 => world.datastore(one),
             8 => world.mirror.remove_datastore(&one.0),
-            _ => writes += world.settle(),
+            _ => writes += world.apply_writes(),
         }
         if step % 500 == 499 {
-            writes += world.settle();
+            writes += world.apply_writes();
             assert_eq!(world.mirror.kubernetes.len(), world.mirror.datastore.len());
         }
     }

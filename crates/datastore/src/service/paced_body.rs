@@ -18,6 +18,7 @@ const RESPONSE_PIECE_BYTES: usize = 256 * 1024;
 /// How long a response waits for a client that does not read.
 const UNREAD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Returns a body that sends `body` in pieces and releases its share of the response budget at the end.
 pub fn pace(body: Body, share: BudgetShare) -> Body {
     let answer = Arc::new(Mutex::new(PacedResponse {
         state: Some(PacedState { body, rest: Bytes::new(), _share: share }),
@@ -64,7 +65,7 @@ impl HttpBody for PacedBody {
         answer.polls += 1;
         let Some(sending) = &mut answer.state else {
             return Poll::Ready(Some(Err(Status::deadline_exceeded(
-                "etcdserver: the answer was not read in time",
+                "etcdserver: the response was not read in time",
             ))));
         };
         if sending.rest.is_empty() {
@@ -106,34 +107,24 @@ fn lock(answer: &Mutex<PacedResponse>) -> MutexGuard<'_, PacedResponse> {
 mod tests {
     use super::*;
     use crate::limits::ResponseBudget;
+    use crate::range_encoder::EncodedRange;
+    use crate::service::encoded_body::EncodedBody;
     use std::future::poll_fn;
 
-    struct SingleFrameBody(Option<Bytes>);
-
-    impl HttpBody for SingleFrameBody {
-        type Data = Bytes;
-        type Error = Status;
-
-        fn poll_frame(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
-        }
-    }
-
-    async fn answer(budget: &ResponseBudget, size: usize) -> Body {
+    async fn paced_response(budget: &ResponseBudget, size: usize) -> Body {
         let share = budget.wait_for(size).await.unwrap();
-        pace(Body::new(SingleFrameBody(Some(vec![7; size].into()))), Arc::new(share))
+        let message = EncodedRange { chunks: vec![vec![7; size].into()] };
+        pace(Body::new(EncodedBody::new(message)), Arc::new(share))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_response_frees_its_share_at_the_end() {
         let budget = ResponseBudget::default();
-        let mut body = answer(&budget, 300_000).await;
+        let mut body = paced_response(&budget, 300_000).await;
         let mut sizes = Vec::new();
         while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-            sizes.push(frame.unwrap().into_data().unwrap().len());
+            // The trailers are the last frame.
+            sizes.extend(frame.unwrap().into_data().map(|data| data.len()));
             // The client reads slowly, but it reads.
             tokio::time::sleep(UNREAD_RESPONSE_TIMEOUT - Duration::from_secs(1)).await;
         }
@@ -146,7 +137,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unread_response_is_dropped() {
         let budget = ResponseBudget::default();
-        let mut body = answer(&budget, crate::limits::MAX_RESPONSE_BYTES).await;
+        let mut body = paced_response(&budget, crate::limits::MAX_RESPONSE_BYTES).await;
         // The whole budget is taken; it is released although the client is still connected.
         assert!(budget.wait_for(crate::limits::MAX_RESPONSE_BYTES).await.is_ok());
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;

@@ -9,7 +9,7 @@ pub use log::ChangeLogLimits;
 
 use crate::protocol::{
     BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubMessage, HubStoreStatus, MAX_RECORD_BYTES,
-    RecordAction, RecordPayload, bucket_of, class_of_range, key_of_kind, to_record,
+    RecordAction, RecordPayload, bucket_of, class_of_range, key_prefix_of_kind, to_record,
 };
 use bytes::Bytes;
 use log::ChangeLog;
@@ -204,7 +204,7 @@ impl HubLedger {
 
     /// Returns the number of entries of a kind. Scans all entries.
     pub fn count(&self, kind: Kind) -> usize {
-        let begin = key_of_kind(kind);
+        let begin = key_prefix_of_kind(kind);
         self.buckets.iter().map(|bucket| bucket.count(&begin)).sum()
     }
 

@@ -25,7 +25,8 @@ pub use message::{
 };
 pub use payload::{PayloadError, RecordPayload};
 pub use record::{
-    FeedRecord, RecordAction, class_of, class_of_range, collection_of, from_record, key_of_kind, to_record,
+    FeedRecord, RecordAction, class_of, class_of_range, collection_of, from_record, key_prefix_of_kind,
+    to_record,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};

@@ -147,7 +147,7 @@ pub fn collection_of(key: &str) -> Option<(String, &'static str)> {
 }
 
 /// Returns the prefix of the keys of all resources of a kind.
-pub fn key_of_kind(kind: Kind) -> String {
+pub fn key_prefix_of_kind(kind: Kind) -> String {
     format!("{{\"{KIND}\":\"{}\",", kind.name())
 }
 

@@ -53,7 +53,7 @@ fn entries_survive_the_protocol() {
     let record = to_record(tier(text, 17)).unwrap().unwrap();
     assert_eq!(record.key, r#"{"kind":"Tier","name":"web"}"#);
     assert_eq!(class_of(&record.key).as_deref(), Some("Tier"));
-    assert!(record.key.starts_with(&key_of_kind(Kind::Tier)));
+    assert!(record.key.starts_with(&key_prefix_of_kind(Kind::Tier)));
     let FeedEvent::Put { key, value, revision } = from_record(&record).unwrap() else { panic!() };
     assert_eq!((key, revision), (StoreKey::resource(Kind::Tier, "", "web"), 17.into()));
     let tortie_model::StoreValue::Resource(resource) = value else { panic!() };

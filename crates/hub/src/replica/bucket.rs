@@ -37,24 +37,13 @@ impl ReplicaBucket {
 
     /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &FeedRecord) -> bool {
-        let before = match record.what() {
-            RecordAction::Delete => {
-                let Some(before) = self.digests.remove(record.key.as_str()) else { return false };
-                Some(before)
-            }
-            RecordAction::Put | RecordAction::Unreadable => {
-                let digest = record.digest();
-                let before = self.digests.insert(record.key.as_str().into(), digest);
-                if before == Some(digest) {
-                    return false;
-                }
-                self.sum.add(digest);
-                before
-            }
+        let digest = (record.what() != RecordAction::Delete).then(|| record.digest());
+        let before = match digest {
+            Some(digest) => self.digests.insert(record.key.as_str().into(), digest),
+            None => self.digests.remove(record.key.as_str()),
         };
-        if let Some(before) = before {
-            self.sum.remove(before);
-        }
-        true
+        digest.into_iter().for_each(|digest| self.sum.add(digest));
+        before.into_iter().for_each(|digest| self.sum.remove(digest));
+        before != digest
     }
 }

@@ -1,5 +1,6 @@
-//! The registry of served clients, from which clients are picked to be asked to leave.
+//! The registry of served clients, which asks random clients to connect to another hub.
 
+use rand::seq::IteratorRandom as _;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -43,11 +44,7 @@ impl ClientRegistry {
     /// clients.
     pub fn ask_random_client(&self) -> bool {
         let mut state = self.state();
-        if state.clients.is_empty() {
-            return false;
-        }
-        let picked = rand::random_range(0..state.clients.len());
-        let Some(id) = state.clients.keys().nth(picked).copied() else { return false };
+        let Some(id) = state.clients.keys().copied().choose(&mut rand::rng()) else { return false };
         if let Some(asked) = state.clients.remove(&id) {
             asked.notify_one();
         }
@@ -57,7 +54,7 @@ impl ClientRegistry {
 
 impl ClientRegistration<'_> {
     /// Waits until this client is asked to leave.
-    pub async fn asked(&self) {
+    pub async fn wait_until_asked(&self) {
         self.asked.notified().await;
     }
 }
@@ -80,7 +77,7 @@ mod tests {
         assert!(registry.ask_random_client() && registry.ask_random_client() && registry.ask_random_client());
         assert!(!registry.ask_random_client());
         for registration in &registered {
-            registration.asked().await;
+            registration.wait_until_asked().await;
         }
         drop(registered);
         let registration = registry.register();

@@ -162,7 +162,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                         self.write(vec![HubMessage::Ping(()).frame()]).await?;
                     }
                 }
-                () = registration.asked() => {
+                () = registration.wait_until_asked() => {
                     self.write(vec![HubMessage::Leave(()).frame()]).await?;
                     // The message has been sent; a failed shutdown of the stream makes no difference.
                     let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;

@@ -3,63 +3,65 @@
 use crate::ledger::{HubLedger, LedgerBucket};
 use crate::session::ClientSession;
 use bytes::Bytes;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use tortie_http::SummaryMetric;
+use tortie_http::{SummaryMetric, declare_metrics, render_calico_registry};
 
 type HubMetricLabels = [(&'static str, &'static str); 1];
 
-#[derive(Debug)]
-pub struct HubMetrics {
-    registry: Registry,
-    pub accepted: Counter,
-    pub dropped: Counter,
-    /// Dropped clients that were evicted to make room in the buffer budget.
-    pub evicted: Counter,
-    buffered: Gauge,
-    pub active: Gauge,
-    streaming: Family<HubMetricLabels, Gauge>,
-    refused: Family<HubMetricLabels, Counter>,
-    openings: Family<HubMetricLabels, Counter>,
-    snapshot_time: SummaryMetric,
-    write_time: SummaryMetric,
-    ping_time: SummaryMetric,
-    /// Latency of a change until a client has it, and of gathering its frames.
-    client_time: SummaryMetric,
-    gather_time: SummaryMetric,
-    /// Entries per frame of changes, and per message to a client.
-    frame_size: SummaryMetric,
-    message_size: SummaryMetric,
-    fell_behind: Family<HubMetricLabels, Counter>,
-    waited: Counter,
-    did_not_wait: Counter,
-    /// Size of each bucket when it was last encoded: bytes before and after compression.
-    sizes: Mutex<BTreeMap<usize, (u64, u64)>>,
-    raw_bytes: Gauge,
-    compressed_bytes: Gauge,
-    encoded: Counter,
-    reused: Counter,
-    bytes: Counter,
-    sequence: Gauge,
-    updates: Counter,
-    skipped: Counter,
-    entries: Gauge,
-    unsuitable: Gauge,
-    oversized: Gauge,
-    log_bytes: Gauge,
-}
-
-fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
-    let metric = M::default();
-    registry.register(name, help, metric.clone());
-    metric
+declare_metrics! {
+    #[derive(Debug, Default)]
+    pub struct HubMetrics {
+        registry: Registry;
+        // Typha's log counters: a hub waits until a line is written and keeps no log file.
+        logs_dropped: Counter = "typha_logs_dropped", "Dropped lines of the log: always 0";
+        log_errors: Counter = "typha_log_errors", "Unwritten lines of the log: always 0";
+        pub accepted: Counter = "typha_connections_accepted", "Connections that were accepted";
+        pub dropped: Counter = "typha_connections_dropped",
+            "Connections ended by the hub: slow or dead clients, or balance";
+        pub active: Gauge = "typha_connections_active", "Connections that are open";
+        streaming: Family<HubMetricLabels, Gauge> = "typha_connections_streaming",
+            "Clients that get changes as they happen";
+        encoded: Counter = "typha_snapshots_generated", "Buckets that were encoded";
+        reused: Counter = "typha_snapshots_reused", "Buckets that were sent as encoded before";
+        raw_bytes: Gauge = "typha_snapshot_raw_bytes", "Size of all buckets before compression, as last encoded";
+        compressed_bytes: Gauge = "typha_snapshot_compressed_bytes", "Size of all buckets as last encoded";
+        fell_behind: Family<HubMetricLabels, Counter> = "typha_connections_grace_used",
+            "Clients that fell out of the change log";
+        waited: Counter = "typha_breadcrumb_block", "Changes that a client had waited for";
+        did_not_wait: Counter = "typha_breadcrumb_non_block", "Changes that a client did not wait for";
+        sequence: Gauge = "typha_breadcrumb_seq_number", "Frames of changes so far";
+        updates: Counter = "typha_updates_total", "Updates from the datastore";
+        skipped: Counter = "typha_updates_skipped", "Updates that changed nothing";
+        entries: Gauge = "typha_cache_size", "Entries that the hub knows";
+        openings: Family<HubMetricLabels, Counter> = "tortie_hub_openings",
+            "Clients by how they began: resumed or buckets";
+        refused: Family<HubMetricLabels, Counter> = "tortie_hub_refused",
+            "Connections that were not served, by reason";
+        pub evicted: Counter = "tortie_hub_evicted_clients", "Clients disconnected because of MaxBufferBytes";
+        buffered: Gauge = "tortie_hub_buffered_bytes", "Bytes that are on their way to clients";
+        bytes: Counter = "tortie_hub_sent_bytes", "Bytes sent to clients";
+        log_bytes: Gauge = "tortie_hub_log_bytes", "Size of the log of changes";
+        unsuitable: Gauge = "tortie_hub_unsuitable_entries", "Entries that the protocol does not carry";
+        oversized: Gauge = "tortie_hub_oversized_entries", "Entries too large to be forwarded";
+        snapshot_time: SummaryMetric;
+        write_time: SummaryMetric;
+        ping_time: SummaryMetric;
+        /// Latency of a change until a client has it, and of gathering its frames.
+        client_time: SummaryMetric;
+        gather_time: SummaryMetric;
+        /// Entries per frame of changes, and per message to a client.
+        frame_size: SummaryMetric;
+        message_size: SummaryMetric;
+        /// Size of each bucket when it was last encoded: bytes before and after compression.
+        sizes: Mutex<BTreeMap<usize, (u64, u64)>>;
+    }
 }
 
 fn set(gauge: &Gauge, number: u64) {
@@ -78,69 +80,10 @@ impl Drop for StreamingGuard {
 
 impl HubMetrics {
     pub fn new() -> HubMetrics {
+        let mut metrics = HubMetrics::default();
         let mut registry = Registry::default();
-        let r = &mut registry;
-        // Typha's log counters: a hub waits until a line is written and keeps no log file.
-        r.register("typha_logs_dropped", "Dropped lines of the log: always 0", Counter::<u64>::default());
-        r.register("typha_log_errors", "Unwritten lines of the log: always 0", Counter::<u64>::default());
-        let metrics = HubMetrics {
-            accepted: register(r, "typha_connections_accepted", "Connections that were accepted"),
-            dropped: register(
-                r,
-                "typha_connections_dropped",
-                "Connections ended by the hub: slow or dead clients, or balance",
-            ),
-            active: register(r, "typha_connections_active", "Connections that are open"),
-            streaming: register(r, "typha_connections_streaming", "Clients that get changes as they happen"),
-            encoded: register(r, "typha_snapshots_generated", "Buckets that were encoded"),
-            reused: register(r, "typha_snapshots_reused", "Buckets that were sent as encoded before"),
-            raw_bytes: register(
-                r,
-                "typha_snapshot_raw_bytes",
-                "Size of all buckets before compression, as last encoded",
-            ),
-            compressed_bytes: register(
-                r,
-                "typha_snapshot_compressed_bytes",
-                "Size of all buckets as last encoded",
-            ),
-            fell_behind: register(
-                r,
-                "typha_connections_grace_used",
-                "Clients that fell out of the change log",
-            ),
-            waited: register(r, "typha_breadcrumb_block", "Changes that a client had waited for"),
-            did_not_wait: register(r, "typha_breadcrumb_non_block", "Changes that a client did not wait for"),
-            sequence: register(r, "typha_breadcrumb_seq_number", "Frames of changes so far"),
-            updates: register(r, "typha_updates_total", "Updates from the datastore"),
-            skipped: register(r, "typha_updates_skipped", "Updates that changed nothing"),
-            entries: register(r, "typha_cache_size", "Entries that the hub knows"),
-            openings: register(r, "tortie_hub_openings", "Clients by how they began: resumed or buckets"),
-            refused: register(r, "tortie_hub_refused", "Connections that were not served, by reason"),
-            evicted: register(
-                r,
-                "tortie_hub_evicted_clients",
-                "Clients disconnected because of MaxBufferBytes",
-            ),
-            buffered: register(r, "tortie_hub_buffered_bytes", "Bytes that are on their way to clients"),
-            bytes: register(r, "tortie_hub_sent_bytes", "Bytes sent to clients"),
-            log_bytes: register(r, "tortie_hub_log_bytes", "Size of the log of changes"),
-            unsuitable: register(
-                r,
-                "tortie_hub_unsuitable_entries",
-                "Entries that the protocol does not carry",
-            ),
-            oversized: register(r, "tortie_hub_oversized_entries", "Entries too large to be forwarded"),
-            snapshot_time: SummaryMetric::default(),
-            write_time: SummaryMetric::default(),
-            ping_time: SummaryMetric::default(),
-            client_time: SummaryMetric::default(),
-            gather_time: SummaryMetric::default(),
-            frame_size: SummaryMetric::default(),
-            message_size: SummaryMetric::default(),
-            sizes: Mutex::default(),
-            registry,
-        };
+        metrics.register(&mut registry);
+        metrics.registry = registry;
         // A family without members would be missing from the page.
         drop(metrics.streaming.get_or_create(&[("syncer", "felix")]));
         drop(metrics.fell_behind.get_or_create(&[("syncer", "felix")]));
@@ -244,14 +187,7 @@ impl HubMetrics {
 
     /// Renders the metrics page.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        let mut page: String = text
-            .lines()
-            .filter(|line| *line != "# EOF")
-            .map(|line| strip_total_suffix(line) + "\n")
-            .collect();
+        let mut page = render_calico_registry(&self.registry, "typha_");
         for (name, help, summary) in [
             ("typha_client_snapshot_send_secs", "Time until a new client follows", &self.snapshot_time),
             ("typha_client_write_latency_secs", "Time to write to a client", &self.write_time),
@@ -264,22 +200,6 @@ impl HubMetrics {
             page += &summary.text(name, help);
         }
         page + &tortie_http::process::text()
-    }
-}
-
-impl Default for HubMetrics {
-    fn default() -> HubMetrics {
-        HubMetrics::new()
-    }
-}
-
-/// Removes the suffix `_total`, which Typha's counters do not have.
-fn strip_total_suffix(line: &str) -> String {
-    let end = line.find(['{', ' ']).unwrap_or(line.len());
-    let (name, rest) = line.split_at(end);
-    match name.strip_suffix("_total") {
-        Some(known) if name.starts_with("typha_") => format!("{known}{rest}"),
-        _ => line.to_owned(),
     }
 }
 

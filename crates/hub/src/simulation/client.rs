@@ -133,7 +133,7 @@ impl SimulatedClient {
         match event {
             FeedEvent::Put { key, revision, .. } => self.written(key, revision.number().unwrap())?,
             FeedEvent::Unreadable { key, text, .. } => {
-                self.written(key, text.strip_prefix("nonsense ").unwrap().parse().unwrap())?;
+                self.written(key, text.strip_prefix("unreadable ").unwrap().parse().unwrap())?;
             }
             FeedEvent::Delete { key, .. } => {
                 let held = self.content.remove(&key);

@@ -46,7 +46,7 @@ impl SimulatedHub {
     pub fn list(&mut self, class: usize, store: &SimulatedHubStore) {
         let watch = &mut self.watches[class];
         let now: BTreeMap<StoreKey, &(u64, FeedMessage)> =
-            store.listed(class).map(|(key, entry)| (key.clone(), entry)).collect();
+            store.list_class(class).map(|(key, entry)| (key.clone(), entry)).collect();
         let revision = Revision::from(store.revision);
         let gone: Vec<StoreKey> = watch.known.keys().filter(|key| !now.contains_key(key)).cloned().collect();
         for key in gone {

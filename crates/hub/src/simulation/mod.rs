@@ -100,7 +100,7 @@ proptest! {
             match step {
                 SimulationStep::Write { class, key } => store.write(class, key),
                 SimulationStep::Delete { class, key } => store.delete(class, key),
-                SimulationStep::Spoil { class, key } => store.spoil(class, key),
+                SimulationStep::Spoil { class, key } => store.write_unreadable(class, key),
                 SimulationStep::Fetch { hub, class } => hubs[hub].fetch(class, &store),
                 SimulationStep::List { hub, class } => hubs[hub].list(class, &store),
                 SimulationStep::Apply { hub, class, events } => hubs[hub].apply(class, events),

@@ -46,15 +46,16 @@ impl SimulatedHubStore {
         self.record(key, event);
     }
 
-    pub fn spoil(&mut self, class: usize, number: usize) {
+    /// Writes a value that cannot be decoded.
+    pub fn write_unreadable(&mut self, class: usize, number: usize) {
         let key = key(class, number);
         self.revision += 1;
-        let text = format!("nonsense {}", self.revision);
+        let text = format!("unreadable {}", self.revision);
         let event = FeedMessage::Event(FeedEvent::Unreadable {
             key: key.clone(),
             revision: self.revision.into(),
             text,
-            reason: "nonsense".to_owned(),
+            reason: "not JSON".to_owned(),
         });
         self.record(key, event);
     }
@@ -87,7 +88,7 @@ impl SimulatedHubStore {
     }
 
     /// Returns the current entries of a class.
-    pub fn listed(&self, class: usize) -> impl Iterator<Item = (&StoreKey, &(u64, FeedMessage))> {
+    pub fn list_class(&self, class: usize) -> impl Iterator<Item = (&StoreKey, &(u64, FeedMessage))> {
         let range = range(class);
         self.content.iter().filter(move |(key, _)| range.contains(key))
     }

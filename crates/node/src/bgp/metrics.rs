@@ -1,13 +1,13 @@
 //! Metrics of BGP sessions. They are derived from the status of the speaker at each request, so that removed peers
 //! disappear.
 
-use crate::metrics::{declare_metrics, render_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tortie_bgp::BgpFamily as AddressFamily;
 use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
+use tortie_http::{declare_metrics, render_registry};
 
 type MetricLabels = Vec<(&'static str, String)>;
 

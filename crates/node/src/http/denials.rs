@@ -1,7 +1,6 @@
 //! Metrics of denied packets per rule. The kernel counts the packets. The counters are read on request and cached for
 //! some seconds, because reading the counters of a large table takes a while.
 
-use crate::metrics::render_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -9,6 +8,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tortie_dataplane::{CountedVerdict, CounterSubject, Netns, RuleCounter, counters};
+use tortie_http::render_registry;
 
 /// Maximum number of rules with their own series. The remaining rules are summed up in one.
 const MAX_DENIAL_SERIES: usize = 200;

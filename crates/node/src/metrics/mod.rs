@@ -1,12 +1,9 @@
 //! Prometheus metrics of the daemon, under the names that Felix uses, so that existing dashboards work.
 
-#[macro_use]
-mod declare;
 mod page;
 pub mod wireguard;
 
 use crate::logs::LogCounters;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -16,9 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tortie_compute::{EvaluationCounts, ObjectCounts};
 use tortie_dataplane::{EngineStats, PolicyStats};
-use tortie_http::SummaryMetric;
-
-pub(crate) use declare::declare_metrics;
+use tortie_http::{SummaryMetric, declare_metrics, render_calico_registry};
 
 /// Metrics with one label.
 type LabelledFamily<M> = Family<[(&'static str, String); 1], M>;
@@ -205,11 +200,7 @@ impl NodeMetrics {
         }
         set_counter(&self.rejected_responses, tortie_store::rejected_responses());
         set_counter(&self.distrusted_lists, tortie_store::distrusted_lists());
-        let mut text = String::new();
-        for line in render_registry(&self.registry).lines() {
-            text += &strip_felix_total(line);
-            text.push('\n');
-        }
+        let mut text = render_calico_registry(&self.registry, "felix_");
         for (name, help, summary) in [
             (
                 "felix_calc_graph_update_time_seconds",
@@ -229,15 +220,6 @@ impl NodeMetrics {
     }
 }
 
-/// Renders a registry as a part of a page, that is, without the end marker.
-pub fn render_registry(registry: &Registry) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = encode(&mut text, registry);
-    text.truncate(text.trim_end_matches("# EOF\n").len());
-    text
-}
-
 fn set_gauge(gauge: &Gauge, number: usize) {
     gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
 }
@@ -245,16 +227,6 @@ fn set_gauge(gauge: &Gauge, number: usize) {
 /// Sets a counter to a value that is counted elsewhere.
 fn set_counter(counter: &Counter, number: u64) {
     counter.inner().store(number, Ordering::Relaxed);
-}
-
-/// Removes the suffix `_total` from Felix metrics, whose established names do not have it.
-fn strip_felix_total(line: &str) -> String {
-    let end = line.find(['{', ' ']).unwrap_or(line.len());
-    let (name, rest) = line.split_at(end);
-    match name.strip_suffix("_total") {
-        Some(known) if name.starts_with("felix_") => format!("{known}{rest}"),
-        _ => line.to_owned(),
-    }
 }
 
 #[cfg(test)]

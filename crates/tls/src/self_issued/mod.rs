@@ -8,6 +8,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -18,6 +19,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 const BACKDATE_SECONDS: i64 = 300;
 /// Maximum number of CAs in the trust bundle: the current one and its predecessors.
 const MAX_TRUSTED_AUTHORITIES: usize = 3;
+/// Keys of a Secret with certificates, in the order of the fields of `SelfIssuedCertificates`.
+const SECRET_KEYS: [&str; 4] = ["ca.crt", "ca.key", "tls.crt", "tls.key"];
 
 /// Lifetimes of certificates. A certificate is renewed when two thirds of its lifetime have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +68,24 @@ pub struct ClientCertificate {
 }
 
 impl SelfIssuedCertificates {
-    /// Returns the certificates to store if they differ from `kept`. `believed` is the trust bundle that clients
+    /// Reads the certificates from the data of a Secret; missing ones are empty.
+    pub fn from_secret_data(data: &BTreeMap<String, String>) -> SelfIssuedCertificates {
+        let [authorities, authority_key, certificate, key] =
+            SECRET_KEYS.map(|key| data.get(key).cloned().unwrap_or_default());
+        SelfIssuedCertificates { authorities, authority_key, certificate, key }
+    }
+
+    /// Returns the data of the Secret that stores the certificates.
+    pub fn into_secret_data(self) -> BTreeMap<String, String> {
+        let values = [self.authorities, self.authority_key, self.certificate, self.key];
+        SECRET_KEYS.map(str::to_owned).into_iter().zip(values).collect()
+    }
+
+    /// Returns the certificates to store if they differ from `kept`. `trusted` is the CA bundle that clients
     /// currently use, `None` if there are no clients yet. A new CA signs certificates only once clients trust it.
     pub fn renewed(
         kept: &SelfIssuedCertificates,
-        believed: Option<&str>,
+        trusted: Option<&str>,
         names: &[String],
         lifetimes: CertificateLifetimes,
         now: i64,
@@ -83,9 +99,8 @@ impl SelfIssuedCertificates {
         if is_due(newest, now) {
             return kept.with_new_authority(&authorities, lifetimes, now).map(Some);
         }
-        let is_believed =
-            believed.is_none_or(|believed| certificates(believed).iter().any(|one| one == newest));
-        if is_believed && (is_due(certificate, now) || !names_as_issuer(certificate, newest)) {
+        let is_trusted = trusted.is_none_or(|bundle| certificates(bundle).contains(newest));
+        if is_trusted && (is_due(certificate, now) || !names_as_issuer(certificate, newest)) {
             return kept.with_new_certificate(newest, names, lifetimes, now).map(Some);
         }
         Ok(None)

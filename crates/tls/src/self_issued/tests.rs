@@ -13,10 +13,10 @@ fn names() -> Vec<String> {
     vec!["webhooks.here.svc".to_owned()]
 }
 
-/// Returns whether a client that trusts the CAs `believed` accepts the server certificate at `now`.
-fn is_taken(believed: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
+/// Returns whether a client that trusts the CAs `trusted` accepts the server certificate at `now`.
+fn is_taken(trusted: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates(believed));
+    roots.add_parsable_certificates(certificates(trusted));
     let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
     let name = ServerName::try_from("webhooks.here.svc").unwrap();
@@ -24,8 +24,8 @@ fn is_taken(believed: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
     verifier.verify_server_cert(&certificates(&kept.certificate)[0], &[], &name, &[], now).is_ok()
 }
 
-fn step(kept: &SelfIssuedCertificates, believed: Option<&str>, now: i64) -> Option<SelfIssuedCertificates> {
-    SelfIssuedCertificates::renewed(kept, believed, &names(), TEST_LIFETIMES, now).unwrap()
+fn step(kept: &SelfIssuedCertificates, trusted: Option<&str>, now: i64) -> Option<SelfIssuedCertificates> {
+    SelfIssuedCertificates::renewed(kept, trusted, &names(), TEST_LIFETIMES, now).unwrap()
 }
 
 #[test]
@@ -62,20 +62,20 @@ fn a_new_authority_signs_only_once_trusted() {
 #[test]
 fn at_no_moment_is_the_certificate_refused() {
     let mut kept = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
-    let mut believed = kept.authorities.clone();
+    let mut trusted = kept.authorities.clone();
     let (mut certificates_seen, mut authorities_seen) = (1, 1);
     for tick in 1..2_000 {
         let now = START_TIME + tick * 60;
-        if let Some(next) = step(&kept, Some(&believed), now) {
+        if let Some(next) = step(&kept, Some(&trusted), now) {
             certificates_seen += usize::from(next.certificate != kept.certificate);
             authorities_seen += usize::from(next.authority_key != kept.authority_key);
             kept = next;
         }
         assert!(certificates(&kept.authorities).len() <= MAX_TRUSTED_AUTHORITIES);
         // Clients receive the new trust bundle one step later.
-        assert!(is_taken(&believed, &kept, now), "tick {tick}");
-        believed = kept.authorities.clone();
-        assert!(is_taken(&believed, &kept, now), "tick {tick}");
+        assert!(is_taken(&trusted, &kept, now), "tick {tick}");
+        trusted = kept.authorities.clone();
+        assert!(is_taken(&trusted, &kept, now), "tick {tick}");
     }
     assert!(certificates_seen > 150 && authorities_seen > 15, "{certificates_seen} {authorities_seen}");
 }

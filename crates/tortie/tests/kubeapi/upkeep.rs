@@ -148,7 +148,7 @@ fn policies_are_renamed_once_every_node_is_ready() {
     let is_there = |collection: &str, name: &str| {
         world.server.send("GET", &format!("{collection}/{name}"), None).is_ok()
     };
-    world.wait("it is waited for", || world.log().contains("kube-system/calico-node is to run on 1 nodes"));
+    world.wait("it is waited for", || world.log().contains("kube-system/calico-node still runs on 1 nodes"));
     assert!(is_there(&in_shop, "default.web") && !is_there(&in_shop, "web"), "{}", world.log());
 
     world.server.must("DELETE", &format!("{sets}/calico-node"), None);
@@ -169,7 +169,7 @@ fn policies_are_renamed_once_every_node_is_ready() {
     assert_eq!(found(Kind::GlobalNetworkPolicy, "", "db")["spec"]["selector"], "a == 'db'");
     assert!(is_there(&everywhere, "fine") && is_there(&everywhere, "security.x"));
     world.wait("what cannot be decided is said", || {
-        world.log().contains("says something else; both are in force")
+        world.log().contains("exists with different content; both policies are in force")
     });
     assert!(is_there(&everywhere, "default.twice") && is_there(&everywhere, "twice"), "{}", world.log());
     assert_eq!(found(Kind::GlobalNetworkPolicy, "", "twice")["spec"]["selector"], "a == 'new'");

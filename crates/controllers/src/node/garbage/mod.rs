@@ -115,7 +115,7 @@ impl AddressCollector {
 
     pub fn put_block(&mut self, block: AddressBlock, now: MonotonicTime) {
         self.blocks.insert(block.cidr, block);
-        self.hurry(now);
+        self.scan_soon(now);
     }
 
     pub fn remove_block(&mut self, cidr: &IpNet) {
@@ -125,7 +125,7 @@ impl AddressCollector {
 
     pub fn put_affinity(&mut self, owner: &str, cidr: IpNet, now: MonotonicTime) {
         self.affinities.insert((owner.to_owned(), cidr));
-        self.hurry(now);
+        self.scan_soon(now);
     }
 
     pub fn remove_affinity(&mut self, owner: &str, cidr: IpNet) {
@@ -133,12 +133,12 @@ impl AddressCollector {
     }
 
     /// Schedules a scan soon, after a change that may have leaked an address.
-    pub fn hurry(&mut self, now: MonotonicTime) {
+    pub fn scan_soon(&mut self, now: MonotonicTime) {
         self.scan_by(now + CHANGE_SCAN_DELAY);
     }
 
     /// Schedules an immediate scan, after a node was deleted.
-    pub fn hurry_at_once(&mut self) {
+    pub fn scan_now(&mut self) {
         self.next_scan = None;
     }
 

@@ -55,7 +55,7 @@ impl GarbageTestWorld {
     }
 
     /// Creates a block for a node at the first free CIDR.
-    fn claim(&mut self, node: &str) -> IpNet {
+    fn claim_block(&mut self, node: &str) -> IpNet {
         let number = (0..=255).find(|number| !self.blocks.contains_key(&cidr(*number))).unwrap();
         let cidr = cidr(number);
         let block = block::fresh(cidr, &BlockOwner::host(node), None, jiff::Timestamp::UNIX_EPOCH);
@@ -88,7 +88,7 @@ impl GarbageTestWorld {
             .find(|block| block::belongs_to(block, &BlockOwner::host(node)) && block::free(block, &none) > 0);
         let cidr = match own {
             Some(block) => block.cidr,
-            None => self.claim(node),
+            None => self.claim_block(node),
         };
         let mut block = self.blocks[&cidr].clone();
         let taken = block::allocate(&mut block, 1, holder, &none);
@@ -117,7 +117,7 @@ impl GarbageTestWorld {
         if let Some((node, _)) = self.live.remove(pod) {
             self.pods.remove(pod, &node);
         }
-        self.garbage.hurry(self.now);
+        self.garbage.scan_soon(self.now);
     }
 
     fn release(&mut self, addresses: &[ReleaseRequest]) {
@@ -140,7 +140,7 @@ impl GarbageTestWorld {
                 GarbageAction::Release { addresses, .. } => {
                     for release in addresses {
                         let user = self.live.iter().find(|(_, (_, address))| *address == release.address);
-                        assert!(user.is_none(), "{release:?} is released and {user:?} uses it");
+                        assert!(user.is_none(), "{release:?} is released, but {user:?} uses it");
                     }
                     self.release(addresses);
                 }
@@ -197,16 +197,16 @@ fn pods_that_return_within_grace_keep_addresses() {
     let address = world.add_pod("n1", "web");
     world.pods.remove(&pod("web"), "n2");
     world.collect();
-    assert_eq!(world.garbage.suspects(), 0, "what is said of another node's pod is not about this one");
+    assert_eq!(world.garbage.suspects(), 0, "the pod was removed from another node");
     world.pods.remove(&pod("web"), "n1");
     world.collect();
     assert_eq!(world.garbage.suspects(), 1);
     world.pods.put(&endpoint(&pod("web"), "n1", &[address]));
     world.now += GRACE;
-    assert_eq!(world.collect(), [], "it is there again");
+    assert_eq!(world.collect(), [], "the pod exists again");
     world.pods.put(&endpoint(&pod("web"), "n1", &[]));
     world.now += GRACE;
-    assert_eq!(world.collect(), [], "one without an address may be about to get it");
+    assert_eq!(world.collect(), [], "a pod without an address may be about to get one");
     // The pod now runs on another node with another address: the old one is leaked.
     world.live.clear();
     world.pods.put(&endpoint(&pod("web"), "n2", &["10.9.9.9".parse().unwrap()]));
@@ -225,7 +225,7 @@ fn a_handle_is_released_as_a_whole() {
         .assign("n1", &AddressHolder::new(Some(&handle), GarbageTestWorld::attributes(&pod("gone"), "n1")));
     world.collect();
     world.now += GRACE * 2;
-    assert_eq!(world.collect(), [], "one of its addresses is held");
+    assert_eq!(world.collect(), [], "one address of the handle is held");
     world.lose_pod(&pod("web"));
     world.collect();
     world.now += GRACE;
@@ -245,7 +245,7 @@ fn a_gone_node_releases_addresses_without_holders() {
     let device = world.assign("n1", &AddressHolder::new(Some("vxlan-tunnel-addr-n1"), tunnel));
     let other = world.add_pod("n2", "other");
     world.nodes.kubernetes.remove("n1");
-    assert_eq!(world.collect(), [], "its pod is still known");
+    assert_eq!(world.collect(), [], "a pod of the node still exists");
     world.lose_pod(&pod("web"));
     let claims = world.garbage.scan(&world.pods, &world.nodes, world.now);
     assert!(claims.iter().all(|claim| claim.absent.contains(&AbsenceSubject::node("n1"))), "{claims:?}");
@@ -255,7 +255,7 @@ fn a_gone_node_releases_addresses_without_holders() {
     );
     let released = world.collect();
     assert_eq!(released.len(), 2, "{released:?}");
-    assert!(!world.assigned().contains(&device), "also the node's own address");
+    assert!(!world.assigned().contains(&device), "the tunnel address of the node is released too");
     let actions = world.collect();
     assert!(
         matches!(&actions[..], [GarbageAction::ReleaseBlock { owner, .. }] if owner.name == "n1"),
@@ -298,7 +298,7 @@ fn addresses_of_other_holders_are_kept() {
 #[test]
 fn a_node_keeps_one_of_its_empty_blocks() {
     let mut world = GarbageTestWorld::new(&["n1"]);
-    (0..3).for_each(|_| _ = world.claim("n1"));
+    (0..3).for_each(|_| _ = world.claim_block("n1"));
     assert_eq!(world.collect(), []);
     world.now += GRACE + seconds(1);
     assert_eq!(world.collect().len(), 2);
@@ -306,9 +306,9 @@ fn a_node_keeps_one_of_its_empty_blocks() {
     world.now += GRACE * 3;
     assert_eq!(world.collect(), []);
     world.garbage.set_grace(None);
-    world.claim("n1");
+    world.claim_block("n1");
     world.now += GRACE * 3;
-    assert_eq!(world.collect(), [], "without a grace period nothing of a live node is touched");
+    assert_eq!(world.collect(), [], "without a grace period nothing of an existing node is released");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn scans_come_when_something_may_be_found() {
     world.collect();
     assert!(!world.garbage.is_due(world.now + GRACE / 2 - seconds(1)));
     assert!(world.garbage.is_due(world.now + GRACE / 2));
-    world.garbage.hurry_at_once();
+    world.garbage.scan_now();
     assert!(world.garbage.is_due(world.now));
 }
 
@@ -379,7 +379,7 @@ fn ten_thousand_random_steps() {
             // A node is deleted, its pods follow, and no address is released.
             74..76 => {
                 world.nodes.kubernetes.remove(node);
-                world.garbage.hurry_at_once();
+                world.garbage.scan_now();
                 let own = world.live.iter().filter(|(_, (at, _))| at == node).map(|(pod, _)| pod.clone());
                 for pod in own.collect::<Vec<_>>() {
                     if random.random_bool(0.5) {
@@ -398,15 +398,15 @@ fn ten_thousand_random_steps() {
             }
         }
         let used: BTreeSet<IpAddr> = world.live.values().map(|(_, address)| *address).collect();
-        assert!(used.is_subset(&world.assigned()), "an address in use is not assigned any more");
-        assert_eq!(used.len(), world.live.len(), "two have one address");
+        assert!(used.is_subset(&world.assigned()), "an address in use was released");
+        assert_eq!(used.len(), world.live.len(), "two pods have the same address");
     }
     for _ in 0..4 {
         world.collect();
         world.now += GRACE + seconds(1);
     }
     let used: BTreeSet<IpAddr> = world.live.values().map(|(_, address)| *address).collect();
-    assert_eq!(world.assigned(), used, "nothing is left of what leaked");
+    assert_eq!(world.assigned(), used, "leaked addresses are not released");
     assert_eq!(world.garbage.suspects(), 0);
     let owners: BTreeSet<&str> = world.blocks.values().filter_map(|block| Some(block.owner()?.1)).collect();
     assert!(owners.iter().all(|owner| world.nodes.kubernetes.contains(*owner)), "{owners:?}");

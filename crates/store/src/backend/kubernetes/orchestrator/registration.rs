@@ -20,7 +20,7 @@ impl ApiRegistration {
     }
 
     /// Returns the trusted CAs in PEM; empty if verification is disabled or no CA is set.
-    pub fn believed(&self) -> String {
+    pub fn ca_bundle(&self) -> String {
         let bundle = self.object.pointer("/spec/caBundle").and_then(Json::as_str).unwrap_or_default();
         let text = BASE64.decode(bundle.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         text.unwrap_or_default()

@@ -26,7 +26,7 @@ pub struct WebhookConfiguration {
 
 impl WebhookConfiguration {
     /// Returns the CA bundle of the webhooks in PEM; empty if they have different bundles.
-    pub fn believed(&self) -> String {
+    pub fn ca_bundle(&self) -> String {
         let mut bundles = self.clients().map(|client| client.get("caBundle").and_then(Json::as_str));
         let first = bundles.next().flatten().unwrap_or_default();
         let text = BASE64.decode(first.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -115,7 +115,7 @@ impl OrchestratorClient {
 
     /// Sets the CA bundle of all webhooks of a configuration. Fails with a conflict if it has changed since it was
     /// read.
-    pub async fn set_believed(
+    pub async fn set_ca_bundle(
         &self,
         configuration: &WebhookConfiguration,
         authorities: &str,
@@ -147,16 +147,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn webhooks_believe_whom_all_of_them_believe() {
+    fn webhooks_have_one_ca_bundle() {
         let configuration = |bundles: &[Option<&str>]| WebhookConfiguration {
             object: json!({"webhooks": bundles.iter().map(|bundle| json!({"clientConfig": match bundle {
                 Some(bundle) => json!({"caBundle": BASE64.encode(bundle.as_bytes())}),
                 None => json!({}),
             }})).collect::<Vec<_>>()}),
         };
-        assert_eq!(configuration(&[Some("a"), Some("a")]).believed(), "a");
-        assert_eq!(configuration(&[Some("a"), Some("b")]).believed(), "");
-        assert_eq!(configuration(&[Some("a"), None]).believed(), "");
-        assert_eq!(configuration(&[]).believed(), "");
+        assert_eq!(configuration(&[Some("a"), Some("a")]).ca_bundle(), "a");
+        assert_eq!(configuration(&[Some("a"), Some("b")]).ca_bundle(), "");
+        assert_eq!(configuration(&[Some("a"), None]).ca_bundle(), "");
+        assert_eq!(configuration(&[]).ca_bundle(), "");
     }
 }
