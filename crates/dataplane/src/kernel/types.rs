@@ -205,13 +205,6 @@ pub struct FdbKey {
     pub mac: [u8; 6],
 }
 
-impl FdbKey {
-    /// Returns the range of all keys of an interface.
-    pub fn all_of(device: u32) -> std::ops::RangeInclusive<FdbKey> {
-        FdbKey { device, mac: [0; 6] }..=FdbKey { device, mac: [0xff; 6] }
-    }
-}
-
 /// Parameters of a token bucket filter, in bytes and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {

@@ -1,5 +1,6 @@
 //! The connections through which operations are performed, and the errors of operations.
 
+use super::KernelObservation;
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::{FailureReason, KernelObject};
 use crate::kernel::{ConntrackCleanup, KernelRejection, RejectionKind, RtnetlinkClient, WireguardClient};
@@ -19,6 +20,13 @@ impl KernelHandle {
     pub fn new(netns: Netns, rtnetlink: RtnetlinkClient, wireguard_keys: WireguardKeys) -> KernelHandle {
         let conntrack = ConntrackCleanup::default();
         KernelHandle { netns, rtnetlink, conntrack, wireguard_keys, wireguard: None }
+    }
+
+    /// Reads an interface after an operation on it. Returns `None` if the kernel does not answer: the operation has its
+    /// own result, and the next event or tick reads the interface again.
+    pub async fn read_link(&self, index: u32) -> Option<KernelObservation> {
+        let link = self.rtnetlink.link(index).await.ok()?;
+        Some(KernelObservation::Link { index, link })
     }
 
     pub async fn wireguard(&mut self) -> DataplaneResult<&WireguardClient> {

@@ -62,7 +62,7 @@ pub trait Reconciler {
 
 /// The operations of one kind of kernel objects.
 pub trait ReconcileOperations: Reconciler {
-    type Operation: Send;
+    type Operation: Send + Sync;
 
     /// Limit of rounds of the step [`ReconcileStep::Write`]: some operations depend on the result of earlier ones.
     const MAX_ROUNDS: usize = 1;
@@ -77,13 +77,34 @@ pub trait ReconcileOperations: Reconciler {
     fn record(&mut self, operation: Self::Operation, result: OperationResult, context: &ReconcileContext);
 }
 
-/// Performs the operations of one kind of kernel objects, with I/O.
+/// Performs the operations of one kind of kernel objects one by one, with I/O.
+pub trait PerformOperation: ReconcileOperations {
+    /// Performs one operation. Adds the kernel state that it reads afterwards to `observed`.
+    fn perform(
+        operation: &Self::Operation,
+        kernel: &mut KernelHandle,
+        observed: &mut Vec<KernelObservation>,
+    ) -> impl Future<Output = OperationResult> + Send;
+}
+
+/// Performs the operations of one kind of kernel objects together, with I/O.
 pub trait ExecuteOperations: ReconcileOperations {
     /// Performs operations. A failed operation does not prevent the others.
     fn execute(
         operations: Vec<Self::Operation>,
         kernel: &mut KernelHandle,
     ) -> impl Future<Output = Execution<Self::Operation>> + Send;
+}
+
+impl<R: PerformOperation> ExecuteOperations for R {
+    async fn execute(operations: Vec<R::Operation>, kernel: &mut KernelHandle) -> Execution<R::Operation> {
+        let mut execution = Execution::default();
+        for operation in operations {
+            let result = R::perform(&operation, kernel, &mut execution.observed).await;
+            execution.results.push((operation, result));
+        }
+        execution
+    }
 }
 
 /// Objects that others depend on are written before those and removed after them, so each kind has two steps. A kind

@@ -1,21 +1,20 @@
 //! Forwarding entries of VXLAN devices, which map the MAC of every VTEP to its node.
 
 mod apply;
-mod observed;
 #[cfg(test)]
 pub mod tests;
 
 use super::{LinkChange, OperationResult, ReconcileContext, ReconcileOperations, ReconcileStep, Reconciler};
 use crate::failure::{AffectedWorkloads, FailureReason, KernelFailure, KernelObject};
 use crate::kernel::{FdbKey, KernelSnapshot};
-use observed::ObservedForwarding;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::PlanUpdate;
 
 #[derive(Debug, Default)]
 pub struct FdbReconciler {
-    observed: ObservedForwarding,
+    /// The entries in the kernel. A MAC has several nodes if another program has appended to its entry.
+    observed: BTreeSet<(FdbKey, IpAddr)>,
     /// Interfaces whose entries have to be checked.
     unchecked: BTreeSet<u32>,
     /// Entries to be removed once no route uses them.
@@ -33,7 +32,11 @@ pub enum FdbOperation {
 impl FdbReconciler {
     pub fn observe(&mut self, key: FdbKey, node: IpAddr, present: bool) {
         self.unchecked.insert(key.device);
-        self.observed.set(key, node, present);
+        if present {
+            self.observed.insert((key, node));
+        } else {
+            self.observed.remove(&(key, node));
+        }
     }
 
     /// Returns the operations for missing entries, and stores the surplus entries. All entries on our own devices are
@@ -48,10 +51,10 @@ impl FdbReconciler {
             }
             let desired = desired_entries(device, context);
             if context.in_sync {
-                let observed = self.observed.of_device(device);
+                let observed = self.observed.iter().filter(|(key, _)| key.device == device);
                 self.surplus.extend(observed.filter(|(key, node)| desired.get(key) != Some(node)));
             }
-            let missing = desired.into_iter().filter(|(key, node)| !self.observed.contains(key, *node));
+            let missing = desired.into_iter().filter(|entry| !self.observed.contains(entry));
             operations.extend(missing.map(|(key, node)| FdbOperation::Set {
                 key,
                 node,
@@ -74,7 +77,7 @@ fn desired_entries(device: u32, context: &ReconcileContext) -> BTreeMap<FdbKey, 
 
 impl Reconciler for FdbReconciler {
     fn resync(&mut self, snapshot: &mut KernelSnapshot, _: &ReconcileContext) {
-        self.observed = ObservedForwarding::new(std::mem::take(&mut snapshot.fdb));
+        self.observed = std::mem::take(&mut snapshot.fdb).into_iter().collect();
     }
 
     fn check_all(&mut self, context: &ReconcileContext) {
@@ -88,7 +91,7 @@ impl Reconciler for FdbReconciler {
     fn link_changed(&mut self, change: &LinkChange<'_>, _: &ReconcileContext) {
         self.unchecked.insert(change.index);
         if change.is_gone() {
-            self.observed.remove_device(change.index);
+            self.observed.retain(|(key, _)| key.device != change.index);
         }
     }
 
@@ -117,8 +120,12 @@ impl ReconcileOperations for FdbReconciler {
 
     fn record(&mut self, operation: FdbOperation, result: OperationResult, _: &ReconcileContext) {
         match (operation, result) {
-            (FdbOperation::Set { key, node, .. }, Ok(())) => self.observed.set(key, node, true),
-            (FdbOperation::Delete { key, node }, Ok(())) => self.observed.set(key, node, false),
+            (FdbOperation::Set { key, node, .. }, Ok(())) => {
+                self.observed.insert((key, node));
+            }
+            (FdbOperation::Delete { key, node }, Ok(())) => {
+                self.observed.remove(&(key, node));
+            }
             (FdbOperation::Set { key, .. }, Err(error)) => {
                 self.errors.insert(key, error.reason());
             }

@@ -1,33 +1,28 @@
 //! Creates, repairs and removes tunnel devices, and changes the addresses of interfaces.
 
-use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation, OperationResult};
+use super::super::{KernelHandle, KernelObservation, OperationResult, PerformOperation};
 use super::desired::{DesiredLink, LinkForm};
 use super::{LinkOperation, LinkReconciler, PeeringReconciler, TunnelOperation};
 use crate::error::DataplaneResult;
 use crate::kernel::{KernelRejection, RejectionKind, RtnetlinkClient, tolerate};
 
-impl ExecuteOperations for LinkReconciler {
-    async fn execute(
-        operations: Vec<TunnelOperation>,
+impl PerformOperation for LinkReconciler {
+    async fn perform(
+        operation: &TunnelOperation,
         kernel: &mut KernelHandle,
-    ) -> Execution<TunnelOperation> {
-        let mut execution = Execution::default();
-        for operation in operations {
-            let result = execute(&operation.change, &kernel.rtnetlink, &mut execution.observed).await;
-            execution.results.push((operation, result));
-        }
-        execution
+        observed: &mut Vec<KernelObservation>,
+    ) -> OperationResult {
+        execute(&operation.change, &kernel.rtnetlink, observed).await
     }
 }
 
-impl ExecuteOperations for PeeringReconciler {
-    async fn execute(operations: Vec<LinkOperation>, kernel: &mut KernelHandle) -> Execution<LinkOperation> {
-        let mut execution = Execution::default();
-        for operation in operations {
-            let result = execute(&operation, &kernel.rtnetlink, &mut execution.observed).await;
-            execution.results.push((operation, result));
-        }
-        execution
+impl PerformOperation for PeeringReconciler {
+    async fn perform(
+        operation: &LinkOperation,
+        kernel: &mut KernelHandle,
+        observed: &mut Vec<KernelObservation>,
+    ) -> OperationResult {
+        execute(operation, &kernel.rtnetlink, observed).await
     }
 }
 

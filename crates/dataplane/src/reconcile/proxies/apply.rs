@@ -1,6 +1,6 @@
 //! Writes proxy entries and announces them on their links, and removes surplus ones.
 
-use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation};
+use super::super::{ExecuteOperations, Execution, KernelHandle};
 use super::desired::{ProxyFamily, changed_settings};
 use super::{ProxyInterface, ProxyOperation, ProxyReconciler};
 use crate::announce;
@@ -31,12 +31,12 @@ impl ExecuteOperations for ProxyReconciler {
                 ProxyOperation::ResetSettings { interface, .. } if in_use.contains(interface) => continue,
                 ProxyOperation::ResetSettings { interface, name } => {
                     reset_settings(&kernel.netns, name, interface.family).await;
-                    execution.observed.extend(read_link(kernel, interface.device).await);
+                    execution.observed.extend(kernel.read_link(interface.device).await);
                     Ok(())
                 }
                 ProxyOperation::WriteSettings { interface, settings } => {
                     let written = sysctl::write(&kernel.netns, settings.clone()).await;
-                    execution.observed.extend(read_link(kernel, interface.device).await);
+                    execution.observed.extend(kernel.read_link(interface.device).await);
                     written.map_err(Into::into)
                 }
                 ProxyOperation::Add { entry, name } => {
@@ -52,12 +52,6 @@ impl ExecuteOperations for ProxyReconciler {
         announce(&kernel.netns, added).await;
         execution
     }
-}
-
-/// Reads the interface again, as it carries one of the settings.
-async fn read_link(kernel: &KernelHandle, index: u32) -> Option<KernelObservation> {
-    let link = kernel.rtnetlink.link(index).await.ok()?;
-    Some(KernelObservation::Link { index, link })
 }
 
 /// Resets the settings to those of a new interface: their previous values are not known after a restart.

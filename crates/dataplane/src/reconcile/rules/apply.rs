@@ -1,22 +1,19 @@
 //! Writes routing rules, and removes those that are no longer needed.
 
-use super::super::{ExecuteOperations, Execution, KernelHandle};
+use super::super::{KernelHandle, KernelObservation, OperationResult, PerformOperation};
 use super::{RuleOperation, RuleReconciler};
 use crate::kernel::{RejectionKind, tolerate};
 
-impl ExecuteOperations for RuleReconciler {
-    async fn execute(operations: Vec<RuleOperation>, kernel: &mut KernelHandle) -> Execution<RuleOperation> {
+impl PerformOperation for RuleReconciler {
+    async fn perform(
+        operation: &RuleOperation,
+        kernel: &mut KernelHandle,
+        _: &mut Vec<KernelObservation>,
+    ) -> OperationResult {
         let kernel = &kernel.rtnetlink;
-        let mut execution = Execution::default();
-        for operation in operations {
-            let result = match operation {
-                RuleOperation::Add(entry) => kernel.add_rule(entry).await,
-                RuleOperation::Delete(entry) => {
-                    tolerate(RejectionKind::Missing, kernel.delete_rule(entry).await)
-                }
-            };
-            execution.results.push((operation, result.map_err(Into::into)));
-        }
-        execution
+        Ok(match *operation {
+            RuleOperation::Add(entry) => kernel.add_rule(entry).await,
+            RuleOperation::Delete(entry) => tolerate(RejectionKind::Missing, kernel.delete_rule(entry).await),
+        }?)
     }
 }

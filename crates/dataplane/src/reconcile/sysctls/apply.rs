@@ -1,23 +1,18 @@
 //! Writes the settings of workload interfaces.
 
-use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation};
+use super::super::{KernelHandle, KernelObservation, OperationResult, PerformOperation};
 use super::{SysctlOperation, SysctlReconciler};
 use crate::sysctl;
 
-impl ExecuteOperations for SysctlReconciler {
-    async fn execute(
-        operations: Vec<SysctlOperation>,
+impl PerformOperation for SysctlReconciler {
+    async fn perform(
+        operation: &SysctlOperation,
         kernel: &mut KernelHandle,
-    ) -> Execution<SysctlOperation> {
-        let mut execution = Execution::default();
-        for operation in operations {
-            let index = operation.index;
-            let result = sysctl::write(&kernel.netns, operation.settings.clone()).await;
-            if let Ok(link) = kernel.rtnetlink.link(index).await {
-                execution.observed.push(KernelObservation::Link { index, link });
-            }
-            execution.results.push((operation, result.map_err(Into::into)));
-        }
-        execution
+        observed: &mut Vec<KernelObservation>,
+    ) -> OperationResult {
+        let result = sysctl::write(&kernel.netns, operation.settings.clone()).await;
+        // Read the interface even after an error: earlier settings may have been written.
+        observed.extend(kernel.read_link(operation.index).await);
+        Ok(result?)
     }
 }

@@ -46,7 +46,7 @@ impl SysctlReconciler {
 impl Reconciler for SysctlReconciler {
     fn resync(&mut self, _: &mut KernelSnapshot, context: &ReconcileContext) {
         self.errors.retain(|index, _| context.links.get(*index).is_some());
-        // Write the settings that cannot be read back again.
+        // The kernel does not report these settings, so they have to be written again.
         self.prepared.clear();
     }
 

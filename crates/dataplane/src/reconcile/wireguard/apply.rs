@@ -1,47 +1,35 @@
 //! Configures the keys and peers of WireGuard devices.
 
-use super::super::{ExecuteOperations, Execution, KernelHandle, KernelObservation, OperationResult};
+use super::super::{KernelHandle, KernelObservation, OperationResult, PerformOperation};
 use super::{WireguardAction, WireguardOperation, WireguardReconciler};
 use crate::kernel::{PrivateKey, WireguardChange};
 use crate::wireguard_keys::{WireguardFileError, WireguardKeys, new_key};
 use std::path::Path;
 use tortie_plan::TunnelKind;
 
-impl ExecuteOperations for WireguardReconciler {
-    async fn execute(
-        operations: Vec<WireguardOperation>,
+impl PerformOperation for WireguardReconciler {
+    async fn perform(
+        operation: &WireguardOperation,
         kernel: &mut KernelHandle,
-    ) -> Execution<WireguardOperation> {
-        let mut execution = Execution::default();
-        for operation in operations {
-            let result = perform(&operation, kernel, &mut execution.observed).await;
-            execution.results.push((operation, result));
-        }
-        execution
-    }
-}
-
-async fn perform(
-    operation: &WireguardOperation,
-    kernel: &mut KernelHandle,
-    observed: &mut Vec<KernelObservation>,
-) -> OperationResult {
-    let tunnel = operation.tunnel;
-    match &operation.action {
-        WireguardAction::Read => read(operation, kernel, observed).await,
-        WireguardAction::LoadKey { known, on_device } => {
-            let key = load_key(&kernel.wireguard_keys, tunnel, known.as_ref(), on_device.as_ref())?;
-            observed.push(KernelObservation::WireguardKey { tunnel, key });
-            Ok(())
-        }
-        WireguardAction::Change(change) => {
-            let changed = apply_change(&operation.device, change, kernel).await;
-            // Read the device even after an error: the actual state of the kernel counts.
-            read(operation, kernel, observed).await?;
-            changed
-        }
-        WireguardAction::SetThreaded { index, threaded } => {
-            Ok(set_threaded(&operation.device, *index, *threaded)?)
+        observed: &mut Vec<KernelObservation>,
+    ) -> OperationResult {
+        let tunnel = operation.tunnel;
+        match &operation.action {
+            WireguardAction::Read => read(operation, kernel, observed).await,
+            WireguardAction::LoadKey { known, on_device } => {
+                let key = load_key(&kernel.wireguard_keys, tunnel, known.as_ref(), on_device.as_ref())?;
+                observed.push(KernelObservation::WireguardKey { tunnel, key });
+                Ok(())
+            }
+            WireguardAction::Change(change) => {
+                let changed = apply_change(&operation.device, change, kernel).await;
+                // Read the device even after an error: the actual state of the kernel counts.
+                read(operation, kernel, observed).await?;
+                changed
+            }
+            WireguardAction::SetThreaded { index, threaded } => {
+                Ok(set_threaded(&operation.device, *index, *threaded)?)
+            }
         }
     }
 }
