@@ -1,5 +1,6 @@
 //! Changes that one part of the computation makes to the plan.
 
+use std::collections::BTreeMap;
 use tortie_plan::PlanUpdate;
 
 /// The updates of one part. Each list is in an order in which it can be applied by itself. [`crate::PlanCompute::flush`]
@@ -20,5 +21,13 @@ impl PlanChanges {
 
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// Sets or removes an entry. Returns the previous value.
+pub(crate) fn set_entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
     }
 }

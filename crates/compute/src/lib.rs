@@ -4,6 +4,7 @@ mod address_owners;
 mod bgp;
 mod changes;
 mod conversion_error;
+mod counted_nets;
 mod engine;
 mod floating;
 mod interests;

@@ -1,12 +1,11 @@
 //! Sets for outgoing NAT: the sources that are translated and the destinations that are excluded. Also the set of all
 //! pools, which is needed to mark packets that leave them.
 
+use crate::counted_nets::CountedNets;
 use crate::pools::PoolFacts;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
-use tortie_plan::{
-    ALL_POOLS_SET, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, PlanUpdate, SetId, SetKind, SetMember,
-};
+use tortie_plan::{ALL_POOLS_SET, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, PlanUpdate, SetId, SetKind};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NatPool {
@@ -20,14 +19,6 @@ pub(crate) struct NatPolicy {
     pub exclude_hosts: bool,
     /// Hosts that are not nodes of this cluster.
     pub external_nodes: Vec<IpNet>,
-}
-
-/// Nets with the number of their claimants, and the nets that changed since the last flush.
-#[derive(Debug, Default)]
-struct CountedNets {
-    counts: BTreeMap<IpNet, usize>,
-    /// Whether the net was present at the last flush.
-    touched: BTreeMap<IpNet, bool>,
 }
 
 #[derive(Debug, Default)]
@@ -111,7 +102,7 @@ impl OutgoingNat {
     /// Returns the updates since the last flush. The sets are in the plan only while packets are translated or
     /// marked.
     pub fn flush(&mut self) -> Vec<PlanUpdate> {
-        let translating = !self.sources.nets.counts.is_empty();
+        let translating = !self.sources.nets.is_empty();
         let parts = [
             (NAT_SOURCES_SET, &mut self.sources, translating),
             (NAT_EXCLUSIONS_SET, &mut self.exclusions, translating),
@@ -125,7 +116,7 @@ impl NetSet {
     fn flush(&mut self, name: &str, wanted: bool) -> Vec<PlanUpdate> {
         let was = std::mem::replace(&mut self.in_plan, wanted);
         // The common case.
-        if was == wanted && self.nets.touched.is_empty() {
+        if was == wanted && !self.nets.has_changes() {
             return Vec::new();
         }
         let set = SetId::new(name);
@@ -138,7 +129,7 @@ impl NetSet {
             }
             (false, true) => {
                 updates.push(PlanUpdate::Set(set.clone(), Some(SetKind::Nets)));
-                (self.nets.counts.keys().copied().map(SetMember::Net).collect(), Vec::new())
+                (self.nets.members(), Vec::new())
             }
             (true, true) => changes,
         };
@@ -146,38 +137,5 @@ impl NetSet {
             updates.push(PlanUpdate::Members { set, added, removed });
         }
         updates
-    }
-}
-
-impl CountedNets {
-    fn add(&mut self, net: IpNet) {
-        let count = self.counts.entry(net).or_default();
-        if *count == 0 {
-            self.touched.entry(net).or_insert(false);
-        }
-        *count += 1;
-    }
-
-    fn remove(&mut self, net: IpNet) {
-        let Some(count) = self.counts.get_mut(&net) else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.counts.remove(&net);
-            self.touched.entry(net).or_insert(true);
-        }
-    }
-
-    /// Returns the nets that were added and removed since the last call.
-    fn take_changes(&mut self) -> (Vec<SetMember>, Vec<SetMember>) {
-        let mut added = Vec::new();
-        let mut removed = Vec::new();
-        for (net, was_present) in std::mem::take(&mut self.touched) {
-            match (was_present, self.counts.contains_key(&net)) {
-                (false, true) => added.push(SetMember::Net(net)),
-                (true, false) => removed.push(SetMember::Net(net)),
-                _ => {}
-            }
-        }
-        (added, removed)
     }
 }

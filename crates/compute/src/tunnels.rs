@@ -1,14 +1,15 @@
 //! The tunnels of this node: its devices, the tunnel endpoints of other nodes, and the nodes from which encapsulated
 //! packets are accepted.
 
-use crate::changes::PlanChanges;
+use crate::changes::{PlanChanges, set_entry};
+use crate::counted_nets::CountedNets;
 use crate::nodes::NodeFacts;
 use crate::pools::{PoolEncapsulation, PoolFacts};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tortie_plan::{PlanUpdate, SetKind, SetMember, TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
+use tortie_plan::{PlanUpdate, SetKind, TunnelDevice, TunnelKind, TunnelProtocol, Vtep, VtepId};
 
 /// Tunnel settings from the parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +43,8 @@ pub(crate) struct TunnelCompute {
     stale: bool,
     devices: BTreeMap<TunnelKind, TunnelDevice>,
     vteps: BTreeMap<VtepId, Vtep>,
-    /// Members of the sets of peers, with the number of nodes that have each.
-    peers: BTreeMap<TunnelKind, BTreeMap<IpNet, usize>>,
+    /// Members of the sets of peers.
+    peers: BTreeMap<TunnelKind, CountedNets>,
     /// The member of each peer in those sets.
     members: BTreeMap<(TunnelKind, TunnelPeer), IpNet>,
 }
@@ -171,15 +172,19 @@ impl TunnelCompute {
                 self.flush_nodes(kind, changed.iter(), &mut changes);
             }
         }
+        for (kind, nets) in &mut self.peers {
+            let (added, removed) = nets.take_changes();
+            if !added.is_empty() || !removed.is_empty() {
+                let update = kind.peers().map(|set| PlanUpdate::Members { set, added, removed });
+                changes.plan.added.extend(update);
+            }
+        }
         changes
     }
 
     fn flush_device(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
-        let old = self.devices.remove(&kind);
         let new = self.device(kind);
-        if let Some(new) = &new {
-            self.devices.insert(kind, new.clone());
-        }
+        let old = set_entry(&mut self.devices, kind, new.clone());
         if old != new {
             changes.plan.push(new.is_some(), PlanUpdate::Tunnel(kind, new.clone()));
         }
@@ -200,7 +205,7 @@ impl TunnelCompute {
             _ => {}
         }
         if new.is_some() {
-            self.flush_external(kind, changes);
+            self.update_external_peers(kind);
         }
     }
 
@@ -210,30 +215,25 @@ impl TunnelCompute {
         nodes: impl Iterator<Item = &'n String>,
         changes: &mut TunnelChanges,
     ) {
-        let mut members = MemberChanges::default();
         for node in nodes {
             let vtep = self.vtep(kind, node);
             self.set_vtep(VtepId { tunnel: kind, node: node.clone() }, vtep, changes);
-            let key = (kind, TunnelPeer::Node(node.clone()));
-            let peer = self.peer(kind, node);
-            let old = match peer {
-                Some(peer) => self.members.insert(key, peer),
-                None => self.members.remove(&key),
-            };
-            if old != peer {
-                let known = self.peers.entry(kind).or_default();
-                peer.iter().for_each(|net| members.add(known, *net));
-                old.iter().for_each(|net| members.remove(known, *net));
-            }
+            self.set_peer(kind, TunnelPeer::Node(node.clone()), self.peer(kind, node));
         }
-        members.record(kind, changes);
+    }
+
+    /// Sets or removes the net of a peer in the set of peers. Several peers may have the same net.
+    fn set_peer(&mut self, kind: TunnelKind, peer: TunnelPeer, net: Option<IpNet>) {
+        let old = set_entry(&mut self.members, (kind, peer), net);
+        if old != net {
+            let nets = self.peers.entry(kind).or_default();
+            net.into_iter().for_each(|net| nets.add(net));
+            old.into_iter().for_each(|net| nets.remove(net));
+        }
     }
 
     fn set_vtep(&mut self, id: VtepId, vtep: Option<Vtep>, changes: &mut TunnelChanges) {
-        let old = match vtep {
-            Some(vtep) => self.vteps.insert(id.clone(), vtep),
-            None => self.vteps.remove(&id),
-        };
+        let old = set_entry(&mut self.vteps, id.clone(), vtep);
         if old == vtep {
             return;
         }
@@ -243,8 +243,8 @@ impl TunnelCompute {
         changes.plan.push(vtep.is_some(), PlanUpdate::Vtep(id, vtep));
     }
 
-    /// Updates the peers that the settings list. Each counts like one more node with that address.
-    fn flush_external(&mut self, kind: TunnelKind, changes: &mut TunnelChanges) {
+    /// Updates the peers that the settings list.
+    fn update_external_peers(&mut self, kind: TunnelKind) {
         let external = self.settings.external.iter().map(IpNet::trunc);
         let wanted: BTreeSet<IpNet> = external.filter(|net| net.addr().is_ipv4() == kind.is_ipv4()).collect();
         let planned = self.members.keys().filter_map(|(other, peer)| match peer {
@@ -252,56 +252,8 @@ impl TunnelCompute {
             _ => None,
         });
         let planned: BTreeSet<IpNet> = planned.collect();
-        let mut members = MemberChanges::default();
-        let known = self.peers.entry(kind).or_default();
-        for net in wanted.difference(&planned) {
-            self.members.insert((kind, TunnelPeer::External(*net)), *net);
-            members.add(known, *net);
+        for net in wanted.symmetric_difference(&planned) {
+            self.set_peer(kind, TunnelPeer::External(*net), wanted.get(net).copied());
         }
-        for net in planned.difference(&wanted) {
-            self.members.remove(&(kind, TunnelPeer::External(*net)));
-            members.remove(known, *net);
-        }
-        members.record(kind, changes);
-    }
-}
-
-/// Members that were added and removed, combined.
-#[derive(Debug, Default)]
-struct MemberChanges {
-    added: BTreeSet<IpNet>,
-    removed: BTreeSet<IpNet>,
-}
-
-impl MemberChanges {
-    fn add(&mut self, known: &mut BTreeMap<IpNet, usize>, net: IpNet) {
-        let count = known.entry(net).or_default();
-        *count += 1;
-        if *count == 1 && !self.removed.remove(&net) {
-            self.added.insert(net);
-        }
-    }
-
-    fn remove(&mut self, known: &mut BTreeMap<IpNet, usize>, net: IpNet) {
-        let Some(count) = known.get_mut(&net) else { return };
-        *count -= 1;
-        if *count == 0 {
-            known.remove(&net);
-            if !self.added.remove(&net) {
-                self.removed.insert(net);
-            }
-        }
-    }
-
-    fn record(self, kind: TunnelKind, changes: &mut TunnelChanges) {
-        if self.added.is_empty() && self.removed.is_empty() {
-            return;
-        }
-        let update = kind.peers().map(|set| PlanUpdate::Members {
-            set,
-            added: self.added.into_iter().map(SetMember::Net).collect(),
-            removed: self.removed.into_iter().map(SetMember::Net).collect(),
-        });
-        changes.plan.added.extend(update);
     }
 }

@@ -1,7 +1,7 @@
 //! WireGuard between nodes: the devices of this node, its peers, and the routing rule that sends packets through the
 //! devices.
 
-use crate::changes::PlanChanges;
+use crate::changes::{PlanChanges, set_entry};
 use crate::nodes::NodeFacts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -187,20 +187,13 @@ impl WireguardCompute {
     }
 
     fn flush_device(&mut self, kind: TunnelKind, changes: &mut WireguardChanges) {
-        let old = self.devices.remove(&kind);
         let new = self.device(kind);
-        if let Some(new) = &new {
-            self.devices.insert(kind, new.clone());
-        }
+        let old = set_entry(&mut self.devices, kind, new.clone());
         if old != new {
             changes.plan.push(new.is_some(), PlanUpdate::Tunnel(kind, new.clone()));
         }
         let table = new.is_some().then(|| self.settings.table());
-        let old = match table {
-            Some(table) => self.tables.insert(kind, table),
-            None => self.tables.remove(&kind),
-        };
-        if old != table {
+        if set_entry(&mut self.tables, kind, table) != table {
             changes.tables.push((kind, table));
         }
     }
@@ -213,10 +206,7 @@ impl WireguardCompute {
         changes: &mut WireguardChanges,
     ) {
         let id = WireguardPeerId { tunnel: kind, node: node.to_owned() };
-        let old = match peer {
-            Some(peer) => self.peers.insert(id.clone(), peer),
-            None => self.peers.remove(&id),
-        };
+        let old = set_entry(&mut self.peers, id.clone(), peer);
         if old == peer {
             return;
         }

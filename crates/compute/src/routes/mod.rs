@@ -13,7 +13,7 @@ use tortie_model::ipam::owner::attribute;
 use tortie_model::key::AffinityType;
 use tortie_plan::{PlanUpdate, Route, RouteKey, RoutingTable, TunnelKind};
 
-use crate::changes::PlanChanges;
+use crate::changes::{PlanChanges, set_entry};
 use crate::nodes::NodeFacts;
 use crate::pools::{PoolEncapsulation, PoolFacts};
 use crate::workloads::EndpointName;
@@ -119,10 +119,7 @@ impl RouteCompute {
 
     /// Sets the address of a node's IPv6 tunnel endpoint.
     pub fn set_tunnel_end(&mut self, node: String, address: Option<IpAddr>) {
-        match address {
-            Some(address) => self.tunnel_ends.insert(node.clone(), address),
-            None => self.tunnel_ends.remove(&node),
-        };
+        set_entry(&mut self.tunnel_ends, node.clone(), address);
         self.changed.insert(RouteOrigin::TunnelEnd(node));
     }
 
@@ -142,10 +139,7 @@ impl RouteCompute {
     /// Sets the endpoint of a WireGuard peer, or removes the peer.
     pub fn set_wireguard_peer(&mut self, kind: TunnelKind, node: &str, endpoint: Option<IpAddr>) {
         let Some(encryption) = self.wireguard.get_mut(&kind) else { return };
-        match endpoint {
-            Some(endpoint) => encryption.peers.insert(node.to_owned(), endpoint),
-            None => encryption.peers.remove(node),
-        };
+        set_entry(&mut encryption.peers, node.to_owned(), endpoint);
         if encryption.hosts {
             self.changed.insert(RouteOrigin::Host(node.to_owned()));
         }
