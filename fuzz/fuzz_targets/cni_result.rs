@@ -5,8 +5,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     for version in ["0.2.0", "0.4.0", "1.1.0"] {
-        let Some(printed) = tortie_node::cni_result(bytes, version) else { return };
-        let again = tortie_node::cni_result(printed.as_bytes(), version);
+        let Some(printed) = tortie_node::convert_cni_result(bytes, version) else { return };
+        let again = tortie_node::convert_cni_result(printed.as_bytes(), version);
         assert_eq!(again.as_deref(), Some(&*printed));
     }
 });

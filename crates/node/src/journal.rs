@@ -270,7 +270,7 @@ mod tests {
     fn only_what_lives_is_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let journal = AttachmentJournal::open(dir.path()).unwrap();
-        let result = CniResult::read(&serde_json::json!({"ips": [{"address": "10.0.0.1/32"}]})).unwrap();
+        let result = CniResult::parse(&serde_json::json!({"ips": [{"address": "10.0.0.1/32"}]})).unwrap();
         let address = "10.0.0.1".parse().unwrap();
         let mut live = AttachmentRecord { result: Some(result), ..record("c1") };
         journal.put(&live, false).unwrap();

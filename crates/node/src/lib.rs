@@ -47,11 +47,11 @@ pub fn is_attachment(bytes: &[u8]) -> bool {
     attachment_reclaimer::is_attachment(bytes)
 }
 
-/// Parses the result of another plugin and prints it in a version of the CNI specification.
+/// Parses the result of another plugin and renders it in a version of the CNI specification.
 #[doc(hidden)]
-pub fn cni_result(bytes: &[u8], version: &str) -> Option<String> {
-    let result = cni::CniResult::read(&serde_json::from_slice(bytes).ok()?).ok()?;
-    Some(result.print(version))
+pub fn convert_cni_result(bytes: &[u8], version: &str) -> Option<String> {
+    let result = cni::CniResult::parse(&serde_json::from_slice(bytes).ok()?).ok()?;
+    Some(result.render(version))
 }
 
 pub use decommission::{

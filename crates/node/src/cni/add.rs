@@ -4,7 +4,7 @@
 use super::chained::ChainedInterface;
 use super::gates;
 use super::identity::{self, CALICO_IPAM, ContainerIdentity};
-use super::ipam::store_failed;
+use super::ipam::convert_store_error;
 use super::pod_annotations::{AddressSource, PodNetworkAnnotations};
 use super::request::CniRequest;
 use super::result::{CniResult, ResultInterface, ResultIp};
@@ -37,14 +37,14 @@ impl CniService {
     pub(super) async fn add(&self, request: &CniRequest) -> Result<AddOutcome, CniError> {
         let config = &request.config;
         config.check(&self.node)?;
-        let identity = ContainerIdentity::of(request);
+        let identity = ContainerIdentity::from_request(request);
         if config.feature_control.ip_addrs_no_ipam && identity.orchestrator != "k8s" {
             let message = "requested feature is not supported for this runtime: ip_addrs_no_ipam";
             return Err(CniError::new(code::FAILED, message));
         }
-        gates::pass(&config.readiness_gates).await?;
-        if let Some(record) = self.to_share(request, &identity) {
-            return self.join(request, &identity, record).await;
+        gates::wait_for_gates(&config.readiness_gates).await?;
+        if let Some(record) = self.find_shareable_record(request, &identity) {
+            return self.join_network(request, &identity, record).await;
         }
         let id = CniService::record_id(request);
         let mut joined = Vec::new();
@@ -54,11 +54,11 @@ impl CniService {
                 && known.is_in(&request.netns)
                 && self.is_intact(request, &known).await
             {
-                return self.repeat(request, known);
+                return self.repeat_result(request, known);
             }
             if known.adopted && known.phase == AttachmentPhase::Live {
                 // Another program created the interface, and it may carry traffic.
-                self.refuse_wired(request).await?;
+                self.refuse_existing_interface(request).await?;
             }
             self.undo(&known).await?;
             if known.is_in(&request.netns) {
@@ -67,13 +67,13 @@ impl CniService {
                 joined.retain(|joined| joined.phase == AttachmentPhase::Live);
             }
         }
-        let orchestrator = self.orchestrator(request).await?;
-        self.refuse_wired(request).await?;
-        let workload = self.workload(request, &identity, orchestrator.as_ref()).await?;
+        let orchestrator = self.connect_orchestrator(request).await?;
+        self.refuse_existing_interface(request).await?;
+        let workload = self.read_workload(request, &identity, orchestrator.as_ref()).await?;
         let pod_annotations =
             workload.as_ref().map(|workload| workload.pod_annotations.clone()).unwrap_or_default();
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
-        let chained = ChainedInterface::of(config, &request.ifname, &prefixes)?;
+        let chained = ChainedInterface::from_config(config, &request.ifname, &prefixes)?;
         let own_ipam = config.ipam.kind == CALICO_IPAM && chained.is_none();
         let managed = own_ipam && !matches!(pod_annotations.addresses, AddressSource::Unmanaged(_));
         let mut record = AttachmentRecord {
@@ -82,13 +82,13 @@ impl CniService {
             network: config.name.clone(),
             netns: request.netns.clone(),
             host_interface: String::new(),
-            handle: managed.then(|| identity::handle(&config.name, &request.container_id)),
+            handle: managed.then(|| identity::derive_handle(&config.name, &request.container_id)),
             delegate: if own_ipam || chained.is_some() {
                 None
             } else {
-                Some(self.delegate(request, orchestrator.as_ref()).await?)
+                Some(self.resolve_delegate(request, orchestrator.as_ref()).await?)
             },
-            endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
+            endpoint: Some((identity.namespace.clone(), self.derive_endpoint_name(request, &identity)?)),
             result: None,
             chained: chained.is_some(),
             adopted: false,
@@ -103,15 +103,15 @@ impl CniService {
             };
             self.journal.announce(&record);
         }
-        if let Err(error) = self.take_over(&record).and_then(|()| self.write(&record, true)) {
+        if let Err(error) = self.take_over(&record).and_then(|()| self.write_record(&record, true)) {
             // Nothing has been started, and the file may not exist.
             let _ = self.journal.remove(&record.id);
             return Err(error);
         }
         let setup = async {
             match chained {
-                Some(chained) => self.adopt(request, &identity, &record, workload, chained).await,
-                None => self.wire(request, &identity, &record, workload).await,
+                Some(chained) => self.adopt_interface(request, &identity, &record, workload, chained).await,
+                None => self.connect_container(request, &identity, &record, workload).await,
             }
         };
         let finished = tokio::time::timeout(super::service::REQUEST_TIMEOUT, setup).await;
@@ -128,7 +128,7 @@ impl CniService {
                 workload: Some(workload),
                 ..record.clone()
             };
-            self.write(&live, false).map(|()| result)
+            self.write_record(&live, false).map(|()| result)
         });
         if result.is_err()
             && let Err(error) = self.undo(&record).await
@@ -140,7 +140,11 @@ impl CniService {
 
     /// Repeats the response to an ADD. Updates the network namespace path of an adopted record to that of the
     /// runtime.
-    fn repeat(&self, request: &CniRequest, mut known: AttachmentRecord) -> Result<AddOutcome, CniError> {
+    fn repeat_result(
+        &self,
+        request: &CniRequest,
+        mut known: AttachmentRecord,
+    ) -> Result<AddOutcome, CniError> {
         let result = known.result.as_mut();
         let result = result.ok_or_else(|| CniError::new(code::FAILED, "the record has no result"))?;
         if known.adopted && known.netns != request.netns {
@@ -148,7 +152,7 @@ impl CniService {
                 inside.sandbox.clone_from(&request.netns);
             }
             known.netns.clone_from(&request.netns);
-            self.write(&known, false)?;
+            self.write_record(&known, false)?;
         }
         let result = known.result.unwrap_or_default();
         Ok(AddOutcome { result, is_new: false })
@@ -156,12 +160,12 @@ impl CniService {
 
     /// Fails if another program created the interface, before anything is started that would have to be undone: the
     /// address and the endpoint of such a container are not ours to release.
-    async fn refuse_wired(&self, request: &CniRequest) -> Result<(), CniError> {
+    async fn refuse_existing_interface(&self, request: &CniRequest) -> Result<(), CniError> {
         if request.config.previous.is_some() {
             return Ok(());
         }
         let CniRequest { netns, ifname: name, .. } = request;
-        let is_there = pod::has_interface(Path::new(netns), name).await.map_err(kernel_failed)?;
+        let is_there = pod::has_interface(Path::new(netns), name).await.map_err(convert_kernel_error)?;
         if !is_there {
             return Ok(());
         }
@@ -170,7 +174,7 @@ impl CniService {
         Err(CniError::new(code::FAILED, message))
     }
 
-    async fn wire(
+    async fn connect_container(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -186,7 +190,7 @@ impl CniService {
             Some(delegate) => delegate.add(&record.id, &record.netns).await?,
             None => {
                 let request = CniRequest { namespace_labels, ..request.clone() };
-                self.assign_as_wished(request, &pod_annotations).await?
+                self.assign_requested_addresses(request, &pod_annotations).await?
             }
         };
         crate::failpoint::hit("add-assigned").await;
@@ -194,22 +198,22 @@ impl CniService {
             Some(workload) => self.ensure_profiles(workload).await?,
             None => self.ensure_profile(request, identity).await?,
         };
-        let attach = self.attach_request(request, record, &addresses, pod_annotations.mac)?;
-        let attached = pod::attach(&self.host, &attach).await.map_err(kernel_failed)?;
+        let attach = self.build_attach_request(request, record, &addresses, pod_annotations.mac)?;
+        let attached = pod::attach(&self.host, &attach).await.map_err(convert_kernel_error)?;
         crate::failpoint::hit("add-attached").await;
         let mac = attached.mac.map(|byte| format!("{byte:02x}")).join(":");
         // Publish the result in the journal now, because the feed may deliver the endpoint before the attachment is
         // live.
         self.journal.announce(&AttachmentRecord { result: Some(addresses.clone()), ..record.clone() });
         let described = workload.map(|workload| workload.endpoint);
-        let mut endpoint = self.endpoint(request, identity, record, described, &attach.addresses, &mac);
-        endpoint.spec.ip_nats = nats(&pod_annotations.floating, &attach.addresses);
-        let workload = self.enforce(record, endpoint, profile).await?;
-        Ok((result(request, record, &attach, &attached, mac, addresses), workload))
+        let mut endpoint = self.build_endpoint(request, identity, record, described, &attach.addresses, &mac);
+        endpoint.spec.ip_nats = map_floating_addresses(&pod_annotations.floating, &attach.addresses);
+        let workload = self.program_endpoint(record, endpoint, profile).await?;
+        Ok((build_result(request, record, &attach, &attached, mac, addresses), workload))
     }
 
     /// Enforces policy on an interface that another plugin created.
-    async fn adopt(
+    async fn adopt_interface(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -226,14 +230,15 @@ impl CniService {
             workload.as_ref().map(|workload| workload.pod_annotations.floating.clone()).unwrap_or_default();
         let described = workload.map(|workload| workload.endpoint);
         let addresses = chained.addresses();
-        let mut endpoint = self.endpoint(request, identity, record, described, &addresses, &chained.mac);
-        endpoint.spec.ip_nats = nats(&floating, &addresses);
-        let workload = self.enforce(record, endpoint, profile).await?;
+        let mut endpoint =
+            self.build_endpoint(request, identity, record, described, &addresses, &chained.mac);
+        endpoint.spec.ip_nats = map_floating_addresses(&floating, &addresses);
+        let workload = self.program_endpoint(record, endpoint, profile).await?;
         Ok((chained.result, workload))
     }
 
     /// Writes the endpoint and returns it as stored, once its policy is in force.
-    async fn enforce(
+    async fn program_endpoint(
         &self,
         record: &AttachmentRecord,
         endpoint: WorkloadEndpoint,
@@ -242,38 +247,38 @@ impl CniService {
         let networks = endpoint.spec.ip_networks.clone();
         let nats = endpoint.spec.ip_nats.clone();
         let (key, stored) = self.write_endpoint(endpoint).await?;
-        let stored = as_wired(stored, networks, nats, &record.id.container_id);
+        let stored = set_attached_addresses(stored, networks, nats, &record.id.container_id);
         crate::failpoint::hit("add-stored").await;
         let workload = stored.to_value();
-        let wired = on_interface(stored, &record.host_interface);
-        self.engine.attach(key, StoreValue::Resource(wired), profile).await.map_err(not_programmed)?;
+        let wired = set_interface_name(stored, &record.host_interface);
+        self.engine.attach(key, StoreValue::Resource(wired), profile).await.map_err(convert_engine_error)?;
         crate::failpoint::hit("add-programmed").await;
         Ok(workload)
     }
 
     /// Assigns addresses from Calico IPAM, or uses those that the pod's annotations name.
-    async fn assign_as_wished(
+    async fn assign_requested_addresses(
         &self,
         mut request: CniRequest,
         pod_annotations: &PodNetworkAnnotations,
     ) -> Result<CniResult, CniError> {
         pod_annotations.apply(&mut request.config);
         let listed = match &pod_annotations.addresses {
-            AddressSource::Any => return self.assign(&request, None).await,
+            AddressSource::Any => return self.assign_addresses(&request, None).await,
             AddressSource::Unmanaged(listed) | AddressSource::Exactly(listed) => listed,
         };
         let mut result = CniResult::default();
         for address in listed {
             if matches!(pod_annotations.addresses, AddressSource::Exactly(_)) {
                 request.args.ip = Some(address.to_string());
-                self.assign(&request, None).await?;
+                self.assign_addresses(&request, None).await?;
             }
             result.ips.push(ResultIp { address: IpNet::from(*address), gateway: None, interface: None });
         }
         Ok(result)
     }
 
-    pub(super) fn attach_request(
+    pub(super) fn build_attach_request(
         &self,
         request: &CniRequest,
         record: &AttachmentRecord,
@@ -306,7 +311,7 @@ impl CniService {
         })
     }
 
-    pub(super) fn endpoint_name(
+    pub(super) fn derive_endpoint_name(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -329,7 +334,7 @@ impl CniService {
         })
     }
 
-    fn endpoint(
+    fn build_endpoint(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -342,7 +347,7 @@ impl CniService {
         let mut meta =
             ObjectMeta { name, namespace, labels: identity.labels.clone(), ..ObjectMeta::default() };
         let mut spec = WorkloadEndpointSpec {
-            profiles: vec![profile_of(request, identity)],
+            profiles: vec![select_profile(request, identity)],
             ..WorkloadEndpointSpec::default()
         };
         if let Some(described) = described {
@@ -398,7 +403,7 @@ impl CniService {
                 Err(error @ (StoreError::Conflict { .. } | StoreError::DoesNotExist { .. })) => {
                     last = Some(error)
                 }
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             }
         }
         let reason = last.map(|error| error.to_string()).unwrap_or_default();
@@ -420,7 +425,7 @@ impl CniService {
         if !request.config.policy.kind.is_empty() {
             return self.existing_profile(profile_of(request, identity)).await;
         }
-        let name = &identity::profile_name(network);
+        let name = &identity::derive_profile_name(network);
         if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
             return Ok(Some(name.clone()));
         }
@@ -440,7 +445,7 @@ impl CniService {
                 self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
                 Ok(Some(name.clone()))
             }
-            Err(error) => Err(store_failed(error)),
+            Err(error) => Err(convert_store_error(error)),
         }
     }
 
@@ -463,24 +468,25 @@ impl CniService {
         });
         if let Some(old) = old {
             let old = AttachmentRecord { host_interface: String::new(), endpoint: None, ..old };
-            self.write(&old, true)?;
+            self.write_record(&old, true)?;
         }
         Ok(())
     }
 
     /// Returns the IPAM plugin to call. Fails if its executable is missing, because it could not undo anything
     /// either.
-    async fn delegate(
+    async fn resolve_delegate(
         &self,
         request: &CniRequest,
         orchestrator: Option<&OrchestratorClient>,
     ) -> Result<DelegatedIpam, CniError> {
-        let delegate = DelegatedIpam::of(request, &self.pod_cidrs(request, orchestrator).await?)?;
-        delegate.program().map(|_| delegate)
+        let delegate =
+            DelegatedIpam::from_request(request, &self.read_pod_cidrs(request, orchestrator).await?)?;
+        delegate.find_program().map(|_| delegate)
     }
 
     /// Returns the pod CIDRs of the node if the IPAM configuration refers to them.
-    async fn pod_cidrs(
+    async fn read_pod_cidrs(
         &self,
         request: &CniRequest,
         orchestrator: Option<&OrchestratorClient>,
@@ -491,17 +497,17 @@ impl CniService {
         if let Some(orchestrator) = orchestrator {
             let given = &request.config.kubernetes.node_name;
             let node = if given.is_empty() { &self.node } else { given };
-            let cidrs = orchestrator.pod_cidrs(node).await.map_err(store_failed)?;
+            let cidrs = orchestrator.pod_cidrs(node).await.map_err(convert_store_error)?;
             if cidrs.is_empty() {
                 return Err(CniError::new(code::FAILED, format!("no podCidr for node {node}")));
             }
             return Ok(cidrs);
         }
-        let node = self.resources.get_as::<NodeSpec>("", &self.node).await.map_err(store_failed)?;
+        let node = self.resources.get_as::<NodeSpec>("", &self.node).await.map_err(convert_store_error)?;
         Ok(node.status.pod_cidrs)
     }
 
-    pub(super) fn write(&self, record: &AttachmentRecord, durable: bool) -> Result<(), CniError> {
+    pub(super) fn write_record(&self, record: &AttachmentRecord, durable: bool) -> Result<(), CniError> {
         self.journal.put(record, durable).map_err(|error| {
             CniError::new(code::IO, "cannot write the record of the attachment").with(error.to_string())
         })
@@ -509,16 +515,21 @@ impl CniService {
 }
 
 /// Returns the profile that a network gives to its endpoints, unless Kubernetes defines it.
-pub(super) fn profile_of(request: &CniRequest, identity: &ContainerIdentity) -> String {
+pub(super) fn select_profile(request: &CniRequest, identity: &ContainerIdentity) -> String {
     match request.config.policy.kind.as_str() {
         "k8s" => format!("kns.{}", identity.namespace),
-        _ => identity::profile_name(&request.config.name),
+        _ => identity::derive_profile_name(&request.config.name),
     }
 }
 
 /// Returns the stored endpoint with the addresses of this attachment: Kubernetes may still report the pod's previous
 /// sandbox.
-fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container_id: &str) -> Resource {
+fn set_attached_addresses(
+    stored: Resource,
+    networks: Vec<String>,
+    nats: Vec<IPNAT>,
+    container_id: &str,
+) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = stored else { return stored };
     endpoint.spec.ip_nats = nats;
     endpoint.spec.ip_networks = networks;
@@ -527,14 +538,14 @@ fn as_wired(stored: Resource, networks: Vec<String>, nats: Vec<IPNAT>, container
 }
 
 /// Returns the endpoint with its actual interface name: Kubernetes only has the name that is derived from the pod.
-fn on_interface(endpoint: Resource, interface: &str) -> Resource {
+fn set_interface_name(endpoint: Resource, interface: &str) -> Resource {
     let Resource::WorkloadEndpoint(mut endpoint) = endpoint else { return endpoint };
     interface.clone_into(&mut endpoint.spec.interface_name);
     Resource::WorkloadEndpoint(endpoint)
 }
 
 /// Maps each floating address to the pod's address of the same family, if there is one.
-fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
+fn map_floating_addresses(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
     let pairs = floating.iter().filter_map(|external| {
         let internal = addresses.iter().find(|address| address.is_ipv4() == external.is_ipv4())?;
         Some(IPNAT { internal_ip: internal.to_string(), external_ip: external.to_string() })
@@ -542,7 +553,7 @@ fn nats(floating: &[IpAddr], addresses: &[IpAddr]) -> Vec<IPNAT> {
     pairs.collect()
 }
 
-fn result(
+fn build_result(
     request: &CniRequest,
     record: &AttachmentRecord,
     attach: &AttachRequest,
@@ -570,7 +581,7 @@ fn result(
 
 /// Maps an engine error to a CNI error. An object that the kernel refused would be refused again, so a retry helps
 /// only with the other errors.
-pub(super) fn not_programmed(error: EngineRequestError) -> CniError {
+pub(super) fn convert_engine_error(error: EngineRequestError) -> CniError {
     let code = match &error {
         EngineRequestError::Refused(RequestRefusal::Kernel { .. } | RequestRefusal::Endpoint(_)) => {
             code::FAILED
@@ -580,7 +591,7 @@ pub(super) fn not_programmed(error: EngineRequestError) -> CniError {
     CniError::new(code, "the endpoint is not programmed").with(error.to_string())
 }
 
-fn kernel_failed(error: tortie_dataplane::DataplaneError) -> CniError {
+fn convert_kernel_error(error: tortie_dataplane::DataplaneError) -> CniError {
     let code = match error {
         tortie_dataplane::DataplaneError::Invalid { .. } => code::NETWORK_CONFIG,
         _ => code::FAILED,

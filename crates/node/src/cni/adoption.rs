@@ -25,9 +25,9 @@ const MAX_NAMED_ENDPOINTS: usize = 5;
 /// A failure after which the adoption is tried again later.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptionError {
-    #[error("cannot look for the interfaces of endpoints: {0}")]
+    #[error("cannot find the interfaces of endpoints: {0}")]
     Kernel(#[from] tortie_dataplane::DataplaneError),
-    #[error("cannot read the records of addresses: {0}")]
+    #[error("cannot read address allocations from IPAM: {0}")]
     Addresses(#[from] tortie_ipam::IpamError),
     #[error("cannot write the record of container {container}: {error}")]
     Journal { container: String, error: std::io::Error },
@@ -66,39 +66,40 @@ impl CniService {
     /// Adopts the selected endpoints. Returns those that have an interface and cannot be adopted, with the reason.
     async fn adopt_where(
         &self,
-        wanted: impl Fn(&WorkloadEndpoint) -> bool,
+        is_selected: impl Fn(&WorkloadEndpoint) -> bool,
     ) -> Result<Vec<String>, AdoptionError> {
-        let candidates = self.pending.select(wanted);
+        let candidates = self.pending.select(is_selected);
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        let searches: Vec<PodSearch> = candidates.iter().map(|(_, endpoint)| search(endpoint)).collect();
+        let searches: Vec<PodSearch> =
+            candidates.iter().map(|(_, endpoint)| build_search(endpoint)).collect();
         let pods = pod::discover(&self.host, &searches).await?;
         let prefixes = self.state.parameters().borrow().interface_prefix.clone();
-        let mut wired = Vec::new();
+        let mut connected = Vec::new();
         let mut rejected = Vec::new();
         for (index, ((key, endpoint), pod)) in candidates.into_iter().zip(pods).enumerate() {
             let Some(pod) = pod else { continue };
             let search = &searches[index];
             let rivals = searches.iter().filter(|other| other.host_interface == search.host_interface);
             let is_ambiguous = pod.netns.is_none() && rivals.count() > 1;
-            match check(&endpoint, search, &prefixes) {
+            match check_endpoint(&endpoint, search, &prefixes) {
                 Ok(()) if is_ambiguous => {
                     rejected.push(format!("{key}: another endpoint has the same interface"))
                 }
-                Ok(()) => wired.push((key, endpoint, search, pod)),
+                Ok(()) => connected.push((key, endpoint, search, pod)),
                 Err(reason) => rejected.push(format!("{key}: {reason}")),
             }
         }
         let addresses: Vec<IpAddr> =
-            wired.iter().flat_map(|(_, _, search, _)| search.addresses.iter().copied()).collect();
+            connected.iter().flat_map(|(_, _, search, _)| search.addresses.iter().copied()).collect();
         let mut allocations = BTreeMap::new();
         if !addresses.is_empty() {
             allocations = self.allocator.records_of(&addresses).await?;
         }
-        for (key, endpoint, search, pod) in wired {
+        for (key, endpoint, search, pod) in connected {
             let has_host_mac = pod.has_host_mac;
-            let record = adopted_record(endpoint, search, pod, &allocations);
+            let record = build_record(endpoint, search, pod, &allocations);
             // Skip endpoints with neither an address from IPAM nor an interface as created by the CNI plugins: the
             // author of the endpoint manages them.
             if record.handle.is_some() || has_host_mac {
@@ -142,7 +143,7 @@ impl CniService {
     }
 }
 
-fn search(endpoint: &WorkloadEndpoint) -> PodSearch {
+fn build_search(endpoint: &WorkloadEndpoint) -> PodSearch {
     let spec = &endpoint.spec;
     PodSearch {
         host_interface: spec.interface_name.clone(),
@@ -153,7 +154,7 @@ fn search(endpoint: &WorkloadEndpoint) -> PodSearch {
 
 /// Validates the values of an endpoint. They become names of files and of interfaces that a DEL removes, and any
 /// client that may write endpoints can choose them.
-fn check(
+fn check_endpoint(
     endpoint: &WorkloadEndpoint,
     search: &PodSearch,
     prefixes: &[String],
@@ -184,15 +185,15 @@ enum InvalidEndpoint {
     Addresses(Vec<String>),
 }
 
-fn adopted_record(
+fn build_record(
     endpoint: WorkloadEndpoint,
     search: &PodSearch,
     pod: DiscoveredPod,
     allocations: &BTreeMap<IpAddr, AllocationAttribute>,
 ) -> AttachmentRecord {
     let spec = &endpoint.spec;
-    let handle = handle(&endpoint, search, allocations);
-    let network = handle.as_deref().and_then(|handle| network_of(handle, &spec.container_id));
+    let handle = find_own_handle(&endpoint, search, allocations);
+    let network = handle.as_deref().and_then(|handle| parse_network(handle, &spec.container_id));
     // Calico gives a container that is not a pod the profile of its network.
     let profile = spec.profiles.first().filter(|_| spec.orchestrator == "cni");
     let network = network.or(profile.map(String::as_str)).unwrap_or_default().to_owned();
@@ -231,7 +232,7 @@ fn adopted_record(
 
 /// Returns the IPAM handle of the addresses if it belongs to this container only. Its addresses are released with the
 /// container.
-fn handle(
+fn find_own_handle(
     endpoint: &WorkloadEndpoint,
     search: &PodSearch,
     allocations: &BTreeMap<IpAddr, AllocationAttribute>,
@@ -243,12 +244,12 @@ fn handle(
     };
     let handles = search.addresses.iter().filter_map(|address| allocations.get(address)?.handle());
     let mut own =
-        handles.filter(|handle| network_of(handle, &spec.container_id).is_some() || *handle == legacy);
+        handles.filter(|handle| parse_network(handle, &spec.container_id).is_some() || *handle == legacy);
     own.next().map(str::to_owned)
 }
 
 /// Returns the network of a handle of the form `<network>.<container>`.
-fn network_of<'a>(handle: &'a str, container_id: &str) -> Option<&'a str> {
+fn parse_network<'a>(handle: &'a str, container_id: &str) -> Option<&'a str> {
     handle.strip_suffix(container_id)?.strip_suffix('.').filter(|network| !network.is_empty())
 }
 
@@ -275,7 +276,7 @@ mod tests {
     fn names_from_the_datastore_are_checked() {
         let check = |container: &str, interface: &str| {
             let endpoint = endpoint(container, interface);
-            check(&endpoint, &search(&endpoint), &["cali".to_owned()]).is_ok()
+            check_endpoint(&endpoint, &build_search(&endpoint), &["cali".to_owned()]).is_ok()
         };
         assert!(check("c1", "cali1"));
         assert!(!check("", "cali1"));
@@ -283,15 +284,15 @@ mod tests {
         assert!(!check("c1", "eth0"));
         let mut endpoint = endpoint("c1", "cali1");
         endpoint.spec.ip_networks.push("not an address".to_owned());
-        assert!(super::check(&endpoint, &search(&endpoint), &["cali".to_owned()]).is_err());
+        assert!(check_endpoint(&endpoint, &build_search(&endpoint), &["cali".to_owned()]).is_err());
     }
 
     #[test]
-    fn only_the_container_s_own_handle_is_adopted() {
+    fn only_handles_of_the_container_are_adopted() {
         let record = |handle: &str| {
             let endpoint = endpoint("c1", "cali1");
-            let search = search(&endpoint);
-            adopted_record(endpoint, &search, DiscoveredPod::default(), &allocated(handle))
+            let search = build_search(&endpoint);
+            build_record(endpoint, &search, DiscoveredPod::default(), &allocated(handle))
         };
         let own = record("k8s-pod-network.c1");
         assert_eq!(

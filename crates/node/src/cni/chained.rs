@@ -19,21 +19,21 @@ pub(super) struct ChainedInterface {
 impl ChainedInterface {
     /// Parses `prevResult`. Returns None for the first plugin of a list. `prefixes` are the name prefixes of workload
     /// interfaces.
-    pub fn of(
+    pub fn from_config(
         config: &NetworkConfig,
         ifname: &str,
         prefixes: &[String],
     ) -> Result<Option<ChainedInterface>, CniError> {
         let Some(previous) = &config.previous else { return Ok(None) };
-        let result = CniResult::read(previous).map_err(|error| unusable(error.to_string()))?;
+        let result = CniResult::parse(previous).map_err(|error| previous_result_error(error.to_string()))?;
         // The bridge plugin lists the bridge before its port.
         let mut interfaces = result.interfaces.iter().rev();
         let outside = interfaces.find(|interface| interface.sandbox.is_empty() && !interface.name.is_empty());
         let Some(outside) = outside else {
-            return Err(unusable("it names no interface of the host".to_owned()));
+            return Err(previous_result_error("it names no interface of the host".to_owned()));
         };
         if !prefixes.iter().any(|prefix| outside.name.starts_with(prefix.as_str())) {
-            return Err(unusable(format!(
+            return Err(previous_result_error(format!(
                 "policy is enforced on interfaces that begin with {}, which {} does not: set interfacePrefix \
                  (FELIX_INTERFACEPREFIX)",
                 prefixes.join(" or "),
@@ -41,7 +41,7 @@ impl ChainedInterface {
             )));
         }
         if result.ips.is_empty() {
-            return Err(unusable("the container has no address".to_owned()));
+            return Err(previous_result_error("the container has no address".to_owned()));
         }
         let inside = result.interfaces.iter().find(|interface| interface.name == ifname);
         let mac = inside.map(|interface| interface.mac.clone()).unwrap_or_default();
@@ -54,7 +54,7 @@ impl ChainedInterface {
     }
 }
 
-fn unusable(reason: String) -> CniError {
+fn previous_result_error(reason: String) -> CniError {
     CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason)
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     fn chained(previous: Value) -> Result<Option<ChainedInterface>, CniError> {
         let config = NetworkConfig { previous: Some(previous), ..NetworkConfig::default() };
-        ChainedInterface::of(&config, "eth0", &["cali".to_owned(), "veth".to_owned()])
+        ChainedInterface::from_config(&config, "eth0", &["cali".to_owned(), "veth".to_owned()])
     }
 
     #[test]
@@ -97,6 +97,6 @@ mod tests {
             assert_eq!(error.code, code::NETWORK_CONFIG);
             assert!(error.to_string().contains(reason), "{error}");
         }
-        assert_eq!(ChainedInterface::of(&NetworkConfig::default(), "eth0", &[]).unwrap(), None);
+        assert_eq!(ChainedInterface::from_config(&NetworkConfig::default(), "eth0", &[]).unwrap(), None);
     }
 }

@@ -14,14 +14,14 @@ use tortie_model::kinds::WorkloadEndpointSpec;
 impl CniService {
     pub(super) async fn check(&self, request: &CniRequest) -> Result<(), CniError> {
         let id = CniService::record_id(request);
-        let shared = self.shared_with(&id, &request.config.name);
+        let shared = self.find_shared_record(&id, &request.config.name);
         let own =
             || self.journal.get(&id).filter(|record| !CniService::is_of_another_network(request, record));
         let Some(record) = shared.or_else(own).filter(|record| record.phase == AttachmentPhase::Live) else {
             return Err(CniError::new(code::UNKNOWN_CONTAINER, "this interface was not attached here")
                 .with(format!("container {} interface {}", request.container_id, request.ifname)));
         };
-        let wrong = self.differences(request, &record).await;
+        let wrong = self.list_differences(request, &record).await;
         if wrong.is_empty() {
             return Ok(());
         }
@@ -30,7 +30,7 @@ impl CniService {
 
     /// Returns whether a repeated ADD can be answered with the previous result.
     pub(super) async fn is_intact(&self, request: &CniRequest, record: &AttachmentRecord) -> bool {
-        let wrong = self.differences(request, record).await;
+        let wrong = self.list_differences(request, record).await;
         if !wrong.is_empty() {
             tracing::info!(
                 container = request.container_id,
@@ -41,12 +41,12 @@ impl CniService {
         wrong.is_empty()
     }
 
-    async fn differences(&self, request: &CniRequest, record: &AttachmentRecord) -> Vec<String> {
+    async fn list_differences(&self, request: &CniRequest, record: &AttachmentRecord) -> Vec<String> {
         let mut wrong = Vec::new();
         let Some(result) = &record.result else { return vec!["the record has no result".to_owned()] };
         if let Some(previous) = &request.config.previous {
-            match CniResult::read(previous) {
-                Ok(previous) if addresses(&previous) == addresses(result) => {}
+            match CniResult::parse(previous) {
+                Ok(previous) if collect_addresses(&previous) == collect_addresses(result) => {}
                 Ok(_) => wrong.push("prevResult has other addresses than were given".to_owned()),
                 Err(error) => wrong.push(format!("prevResult: {error}")),
             }
@@ -58,7 +58,7 @@ impl CniService {
                     let stored = endpoint.spec.ip_networks.iter();
                     let stored: BTreeSet<IpAddr> =
                         stored.filter_map(|net| net.split('/').next()?.parse().ok()).collect();
-                    if stored != addresses(result) {
+                    if stored != collect_addresses(result) {
                         wrong.push("the endpoint in the store has other addresses".to_owned());
                     }
                     if let Some(joined) = joined.filter(|it| !endpoint.spec.profiles.contains(&it.profile)) {
@@ -78,7 +78,7 @@ impl CniService {
             let search = PodSearch {
                 host_interface: record.host_interface.clone(),
                 container_interface: record.id.ifname.clone(),
-                addresses: addresses(result).into_iter().collect(),
+                addresses: collect_addresses(result).into_iter().collect(),
             };
             match pod::is_wired(&self.host, Path::new(&request.netns), &search).await {
                 Ok(true) => {}
@@ -89,7 +89,7 @@ impl CniService {
             }
             return wrong;
         }
-        match self.attach_request(request, record, result, None) {
+        match self.build_attach_request(request, record, result, None) {
             Ok(mut attach) => {
                 attach.mtu = result.interfaces.get(1).map(|i| i.mtu).filter(|mtu| *mtu != 0);
                 if let Err(mut differences) = pod::check(&self.host, &attach).await {
@@ -102,6 +102,6 @@ impl CniService {
     }
 }
 
-fn addresses(result: &CniResult) -> BTreeSet<IpAddr> {
+fn collect_addresses(result: &CniResult) -> BTreeSet<IpAddr> {
     result.ips.iter().map(|ip| ip.address.addr()).collect()
 }

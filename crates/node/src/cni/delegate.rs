@@ -17,7 +17,7 @@ const MAX_PLUGIN_OUTPUT_BYTES: u64 = 1 << 20;
 
 impl DelegatedIpam {
     /// Returns the plugin that the configuration names, with the pod CIDRs of the node in place of `usePodCidr`.
-    pub fn of(request: &CniRequest, pod_cidrs: &[String]) -> Result<DelegatedIpam, CniError> {
+    pub fn from_request(request: &CniRequest, pod_cidrs: &[String]) -> Result<DelegatedIpam, CniError> {
         let mut config = request.whole_config.clone();
         if request.config.ipam.kind == "host-local"
             && let Some(Value::Object(ipam)) = config.get_mut("ipam")
@@ -27,7 +27,7 @@ impl DelegatedIpam {
         Ok(DelegatedIpam {
             plugin: request.config.ipam.kind.clone(),
             config: Value::Object(config).to_string(),
-            args: arguments(&request.args_text),
+            args: clean_arguments(&request.args_text),
             path: request.path.clone(),
         })
     }
@@ -41,7 +41,7 @@ impl DelegatedIpam {
     pub async fn add(&self, id: &AttachmentId, netns: &str) -> Result<CniResult, CniError> {
         let text = self.run("ADD", id, netns).await?;
         let value: Value = serde_json::from_str(&text).map_err(|error| self.bad_result(&error))?;
-        let result = CniResult::read(&value).map_err(|error| self.bad_result(&error))?;
+        let result = CniResult::parse(&value).map_err(|error| self.bad_result(&error))?;
         if result.ips.is_empty() {
             return Err(CniError::new(code::FAILED, "IPAM plugin returned missing IP config"));
         }
@@ -60,7 +60,7 @@ impl DelegatedIpam {
         let failed = |reason: String| {
             CniError::new(code::FAILED, format!("IPAM plugin {} {command}: {reason}", self.plugin))
         };
-        let program = self.program()?;
+        let program = self.find_program()?;
         let mut child = tokio::process::Command::new(program)
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", &id.container_id)
@@ -107,7 +107,7 @@ impl DelegatedIpam {
     }
 
     /// Returns the path of the plugin's executable.
-    pub fn program(&self) -> Result<PathBuf, CniError> {
+    pub fn find_program(&self) -> Result<PathBuf, CniError> {
         // A name that contains a path could lead out of CNI_PATH.
         let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
         let found =
@@ -122,7 +122,7 @@ impl DelegatedIpam {
 }
 
 /// Returns CNI_ARGS for a plugin that may not know all keys. Empty pairs are removed, because plugins reject them.
-fn arguments(given: &str) -> String {
+fn clean_arguments(given: &str) -> String {
     let given = given.split(';').filter(|pair| !pair.is_empty());
     std::iter::once("IgnoreUnknown=1").chain(given).collect::<Vec<_>>().join(";")
 }
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn arguments_are_pairs_and_nothing_else() {
-        assert_eq!(arguments(""), "IgnoreUnknown=1");
-        assert_eq!(arguments("IP=10.0.0.1;"), "IgnoreUnknown=1;IP=10.0.0.1");
+        assert_eq!(clean_arguments(""), "IgnoreUnknown=1");
+        assert_eq!(clean_arguments("IP=10.0.0.1;"), "IgnoreUnknown=1;IP=10.0.0.1");
     }
 
     #[test]

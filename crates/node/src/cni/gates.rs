@@ -25,7 +25,7 @@ struct ReadinessGate {
 }
 
 /// Waits until every gate has responded with a status from 200 to 399.
-pub async fn pass(urls: &[String]) -> Result<(), CniError> {
+pub async fn wait_for_gates(urls: &[String]) -> Result<(), CniError> {
     if urls.len() > MAX_READINESS_GATES {
         let message = format!("readiness_gates has {} URLs, more than {MAX_READINESS_GATES}", urls.len());
         return Err(CniError::new(code::NETWORK_CONFIG, message));
@@ -34,7 +34,7 @@ pub async fn pass(urls: &[String]) -> Result<(), CniError> {
     for url in urls {
         let gate = ReadinessGate::parse(url)?;
         while let Err(error) =
-            timeout(GATE_RESPONSE_TIMEOUT, gate.ask()).await.unwrap_or(Err(GateError::NoResponse))
+            timeout(GATE_RESPONSE_TIMEOUT, gate.send_request()).await.unwrap_or(Err(GateError::NoResponse))
         {
             if Instant::now() > deadline {
                 let message =
@@ -81,7 +81,7 @@ impl ReadinessGate {
     }
 
     /// Sends one request, to which the response must be successful.
-    async fn ask(&self) -> Result<(), GateError> {
+    async fn send_request(&self) -> Result<(), GateError> {
         let mut stream = TcpStream::connect(&self.address).await?;
         let ReadinessGate { authority, path, .. } = self;
         let request = format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
@@ -141,9 +141,9 @@ mod tests {
                 stream.write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes()).await.unwrap();
             }
         });
-        pass(&[url]).await.unwrap();
+        wait_for_gates(&[url]).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 3);
         let many = vec!["http://localhost/".to_owned(); MAX_READINESS_GATES + 1];
-        assert!(pass(&many).await.unwrap_err().to_string().contains("17 URLs"));
+        assert!(wait_for_gates(&many).await.unwrap_err().to_string().contains("17 URLs"));
     }
 }

@@ -22,8 +22,8 @@ pub struct ContainerIdentity {
 }
 
 impl ContainerIdentity {
-    pub fn of(request: &CniRequest) -> ContainerIdentity {
-        let mut labels = mesos_labels(&request.config.args);
+    pub fn from_request(request: &CniRequest) -> ContainerIdentity {
+        let mut labels = read_mesos_labels(&request.config.args);
         labels.extend(request.config.tortie_labels.clone());
         let args = &request.args;
         if !args.pod_namespace.is_empty() && !args.pod_name.is_empty() {
@@ -35,23 +35,23 @@ impl ContainerIdentity {
     }
 
     /// Returns the default name of the host interface, the same as Calico's.
-    pub fn host_interface(&self, prefix: &str, container_id: &str) -> String {
+    pub fn derive_host_interface(&self, prefix: &str, container_id: &str) -> String {
         if self.orchestrator == "k8s" {
-            return hashed(prefix, &format!("{}.{}", self.namespace, self.pod));
+            return hash_name(prefix, &format!("{}.{}", self.namespace, self.pod));
         }
         let id: String = container_id.chars().take(HASH_DIGITS).collect();
         format!("cali{id}")
     }
 
     /// Returns a name for a further interface of a container whose default name is taken.
-    pub fn other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
-        hashed(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
+    pub fn derive_other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
+        hash_name(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
     }
 }
 
 /// Returns the profile name of a network: its own name if that is valid, else a name derived from it with a hash, so
 /// that two networks do not share a profile.
-pub fn profile_name(network: &str) -> String {
+pub fn derive_profile_name(network: &str) -> String {
     if tortie_model::names::check_name(tortie_model::Kind::Profile, network).is_ok() {
         return network.to_owned();
     }
@@ -60,30 +60,30 @@ pub fn profile_name(network: &str) -> String {
         .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' })
         .collect();
     let words: Vec<&str> = words.split(['.', '-']).filter(|word| !word.is_empty()).collect();
-    let hash = hashed("", network);
+    let hash = hash_name("", network);
     [&words[..], &[hash.as_str()]].concat().join("-")
 }
 
 /// Returns the IPAM handle of the container's addresses.
-pub fn handle(network: &str, container_id: &str) -> String {
+pub fn derive_handle(network: &str, container_id: &str) -> String {
     format!("{network}.{container_id}")
 }
 
 /// Returns the handle that old versions used.
-pub fn legacy_handle(identity: &ContainerIdentity, container_id: &str) -> String {
+pub fn derive_legacy_handle(identity: &ContainerIdentity, container_id: &str) -> String {
     match identity.orchestrator {
         "k8s" => format!("{}.{}", identity.namespace, identity.pod),
         _ => container_id.to_owned(),
     }
 }
 
-fn hashed(prefix: &str, text: &str) -> String {
+fn hash_name(prefix: &str, text: &str) -> String {
     let digest = Sha1::digest(text.as_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{prefix}{}", &hex[..HASH_DIGITS])
 }
 
-fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
+fn read_mesos_labels(args: &Value) -> BTreeMap<String, String> {
     let listed = args
         .get("org.apache.mesos")
         .and_then(|mesos| mesos.pointer("/network_info/labels/labels"))
@@ -91,7 +91,7 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     for label in listed.into_iter().flatten() {
         if let (Some(key), Some(value)) = (label["key"].as_str(), label["value"].as_str()) {
-            labels.insert(key.to_owned(), sanitised(value));
+            labels.insert(key.to_owned(), sanitise_label_value(value));
         }
     }
     labels
@@ -99,7 +99,7 @@ fn mesos_labels(args: &Value) -> BTreeMap<String, String> {
 
 /// Converts a text to a label value: `/` becomes `.`, other invalid characters become `-`, runs of dots and dashes
 /// that contain a dot become one dot, and the ends are trimmed.
-fn sanitised(text: &str) -> String {
+fn sanitise_label_value(text: &str) -> String {
     let mut out = String::new();
     let mut run = String::new();
     let mut invalid = false;
@@ -137,21 +137,22 @@ mod tests {
 
     #[test]
     fn interfaces_are_named_as_the_reference_names_them() {
-        assert_eq!(pod("default", "web-0").host_interface("cali", "x"), "cali0d7763386da");
-        assert_eq!(pod("kube-system", "coredns-abc12").host_interface("cali", "x"), "cali8e1d9638c60");
-        assert_eq!(pod("shop", "cart-7d9f-x2kq4").host_interface("cali", "x"), "calif3fcd31e183");
+        assert_eq!(pod("default", "web-0").derive_host_interface("cali", "x"), "cali0d7763386da");
+        assert_eq!(pod("kube-system", "coredns-abc12").derive_host_interface("cali", "x"), "cali8e1d9638c60");
+        assert_eq!(pod("shop", "cart-7d9f-x2kq4").derive_host_interface("cali", "x"), "calif3fcd31e183");
         let plain = ContainerIdentity { orchestrator: "cni", ..pod("default", "") };
-        assert_eq!(plain.host_interface("cali", "0123456789abcdef"), "cali0123456789a");
-        let other = plain.other_host_interface("cali", "0123456789abcdef", "eth1");
+        assert_eq!(plain.derive_host_interface("cali", "0123456789abcdef"), "cali0123456789a");
+        let other = plain.derive_other_host_interface("cali", "0123456789abcdef", "eth1");
         assert!(other.len() == 15 && other.starts_with("cali"), "{other}");
     }
 
     #[test]
     fn every_network_has_a_profile_of_its_own() {
         for name in ["net", "k8s-pod-network", "a.b"] {
-            assert_eq!(profile_name(name), name);
+            assert_eq!(derive_profile_name(name), name);
         }
-        let made = ["any_name", "any-name_", "Any_Name", "_", "-x-", &"y_".repeat(200)].map(profile_name);
+        let made =
+            ["any_name", "any-name_", "Any_Name", "_", "-x-", &"y_".repeat(200)].map(derive_profile_name);
         for name in &made {
             let checked = tortie_model::names::check_name(tortie_model::Kind::Profile, name);
             assert_eq!(checked, Ok(()), "{name}");
@@ -166,10 +167,10 @@ mod tests {
         let args = json!({"org.apache.mesos": {"network_info": {"labels": {"labels": [
             {"key": "app", "value": "a/b  c"}, {"key": "x", "value": "-./.-y!"}, {"key": 1},
         ]}}}});
-        let labels = mesos_labels(&args);
+        let labels = read_mesos_labels(&args);
         assert_eq!(labels["app"], "a.b-c");
         assert_eq!(labels["x"], "y");
         assert_eq!(labels.len(), 2);
-        assert!(mesos_labels(&Value::Null).is_empty());
+        assert!(read_mesos_labels(&Value::Null).is_empty());
     }
 }

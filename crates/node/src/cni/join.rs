@@ -4,9 +4,9 @@
 //!
 //! Leaving a further network removes only its profile. Leaving the first network removes everything.
 
-use super::add::{AddOutcome, not_programmed, profile_of};
+use super::add::{AddOutcome, convert_engine_error, select_profile};
 use super::identity::ContainerIdentity;
-use super::ipam::store_failed;
+use super::ipam::convert_store_error;
 use super::request::CniRequest;
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS, REQUEST_TIMEOUT};
 use crate::attachment_reclaimer;
@@ -21,7 +21,7 @@ const MAX_FURTHER_NETWORKS: usize = 64;
 
 impl CniService {
     /// Returns the attachment of the same container to another network, if the ADD has to share it.
-    pub(super) fn to_share(
+    pub(super) fn find_shareable_record(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -40,14 +40,14 @@ impl CniService {
                 && record.endpoint.is_some()
                 && !record.chained
         };
-        match self.shared_with(&id, &request.config.name).or_else(|| self.journal.get(&id)) {
+        match self.find_shared_record(&id, &request.config.name).or_else(|| self.journal.get(&id)) {
             Some(record) => Some(record).filter(fits),
             None => self.journal.find(fits),
         }
     }
 
     /// Returns the attachment that a further network of a container shares.
-    pub(super) fn shared_with(&self, id: &AttachmentId, network: &str) -> Option<AttachmentRecord> {
+    pub(super) fn find_shared_record(&self, id: &AttachmentId, network: &str) -> Option<AttachmentRecord> {
         self.journal.find(|record| {
             record.id.container_id == id.container_id && record.joined(network, &id.ifname).is_some()
         })
@@ -59,10 +59,10 @@ impl CniService {
             && !record.network.is_empty()
             && record.phase == AttachmentPhase::Live
             && !record.chained
-            && ContainerIdentity::of(request).orchestrator != "k8s"
+            && ContainerIdentity::from_request(request).orchestrator != "k8s"
     }
 
-    pub(super) async fn join(
+    pub(super) async fn join_network(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -76,11 +76,11 @@ impl CniService {
         if live && self.is_intact(request, &record).await {
             return Ok(AddOutcome { result, is_new: false });
         }
-        let profile = profile_of(request, identity);
+        let profile = select_profile(request, identity);
         let awaited = self.ensure_profile(request, identity).await?;
         let had_profile = match record.joined.iter().find(|joined| joined.profile == profile) {
             Some(joined) => joined.had_profile,
-            None => self.profiles_of(&record).await?.contains(&profile),
+            None => self.read_profiles(&record).await?.contains(&profile),
         };
         record.joined.retain(|joined| joined.network != *network || joined.ifname != *ifname);
         if record.joined.len() >= MAX_FURTHER_NETWORKS {
@@ -94,7 +94,7 @@ impl CniService {
             profile: profile.clone(),
             had_profile,
         });
-        self.write(&record, true)?;
+        self.write_record(&record, true)?;
         crate::failpoint::hit("join-journalled").await;
         let programming = self.change_profiles(
             &record,
@@ -111,10 +111,10 @@ impl CniService {
         let outcome = outcome.and_then(|workload| {
             let mut record = AttachmentRecord { workload: Some(workload), ..record.clone() };
             set_phase(&mut record, network, ifname, AttachmentPhase::Live);
-            self.write(&record, false)
+            self.write_record(&record, false)
         });
         if let Err(error) = outcome {
-            if let Err(error) = self.part(&record, network, ifname).await {
+            if let Err(error) = self.leave_network(&record, network, ifname).await {
                 tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
             }
             return Err(error);
@@ -123,7 +123,7 @@ impl CniService {
     }
 
     /// Leaves a further network.
-    pub(super) async fn part(
+    pub(super) async fn leave_network(
         &self,
         record: &AttachmentRecord,
         network: &str,
@@ -136,7 +136,7 @@ impl CniService {
         let Some(joined) = record.joined(network, ifname).cloned() else { return Ok(()) };
         let mut record = record.clone();
         set_phase(&mut record, network, ifname, AttachmentPhase::Removing);
-        self.write(&record, false)?;
+        self.write_record(&record, false)?;
         crate::failpoint::hit("part-journalled").await;
         record
             .joined
@@ -150,11 +150,11 @@ impl CniService {
             );
             record.workload = Some(removed.await?);
         }
-        self.write(&record, false)
+        self.write_record(&record, false)
     }
 
     /// Leaves those further networks of a container that match `over`.
-    pub(super) async fn part_from(
+    pub(super) async fn leave_networks_where(
         &self,
         id: &AttachmentId,
         over: impl Fn(&JoinedNetwork) -> bool,
@@ -166,12 +166,12 @@ impl CniService {
         while let Some(record) = self.journal.get(id).filter(|record| record.phase == AttachmentPhase::Live)
             && let Some(joined) = record.joined.iter().find(|joined| over(joined))
         {
-            self.part(&record, &joined.network, &joined.ifname).await?;
+            self.leave_network(&record, &joined.network, &joined.ifname).await?;
         }
         Ok(())
     }
 
-    async fn profiles_of(&self, record: &AttachmentRecord) -> Result<Vec<String>, CniError> {
+    async fn read_profiles(&self, record: &AttachmentRecord) -> Result<Vec<String>, CniError> {
         let Some((namespace, name)) = &record.endpoint else { return Ok(Vec::new()) };
         match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
             Ok(endpoint) => Ok(endpoint.spec.profiles),
@@ -179,7 +179,7 @@ impl CniService {
                 let known = attachment_reclaimer::endpoint_of(record, &self.node);
                 Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
             }
-            Err(error) => Err(store_failed(error)),
+            Err(error) => Err(convert_store_error(error)),
         }
     }
 
@@ -218,10 +218,10 @@ impl CniService {
                     crate::failpoint::hit("join-stored").await;
                     let workload = stored.to_value();
                     let programmed = self.engine.attach(key, StoreValue::Resource(stored), awaited).await;
-                    return programmed.map(|()| workload).map_err(not_programmed);
+                    return programmed.map(|()| workload).map_err(convert_engine_error);
                 }
                 Err(error) if error.is_lost_race() => last = Some(error),
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             }
         }
         let reason = last.map(|error| error.to_string()).unwrap_or_default();

@@ -56,29 +56,34 @@ impl PodNetworkAnnotations {
     ) -> Result<PodNetworkAnnotations, CniError> {
         let own_ipam = config.ipam.kind == CALICO_IPAM;
         let either = |name: &str| pod.get(name).or_else(|| namespace.get(name));
-        let mut pod_annotations =
-            PodNetworkAnnotations { addresses: addresses(pod, config)?, ..PodNetworkAnnotations::default() };
+        let mut pod_annotations = PodNetworkAnnotations {
+            addresses: read_addresses(pod, config)?,
+            ..PodNetworkAnnotations::default()
+        };
         if own_ipam {
-            pod_annotations.v4_pools = either(IPV4_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
-            pod_annotations.v6_pools = either(IPV6_POOLS_ANNOTATION).map(|text| list(text)).transpose()?;
+            pod_annotations.v4_pools =
+                either(IPV4_POOLS_ANNOTATION).map(|text| parse_list(text)).transpose()?;
+            pod_annotations.v6_pools =
+                either(IPV6_POOLS_ANNOTATION).map(|text| parse_list(text)).transpose()?;
             pod_annotations.families =
-                either(IP_FAMILIES_ANNOTATION).map(|text| families(text)).transpose()?;
+                either(IP_FAMILIES_ANNOTATION).map(|text| parse_families(text)).transpose()?;
         }
         if let Some(text) = pod.get(FLOATING_IPS_ANNOTATION).filter(|text| !text.is_empty()) {
             if !config.feature_control.floating_ips {
-                return Err(failed("requested feature is not enabled: floating_ips".to_owned()));
+                return Err(annotation_error("requested feature is not enabled: floating_ips".to_owned()));
             }
-            let listed = list(text)?;
+            let listed = parse_list(text)?;
             if listed.len() > MAX_FLOATING_IPS {
                 let count = listed.len();
                 let message = format!(
                     "annotation {FLOATING_IPS_ANNOTATION}: {count} addresses, at most {MAX_FLOATING_IPS}"
                 );
-                return Err(failed(message));
+                return Err(annotation_error(message));
             }
-            pod_annotations.floating = listed.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+            pod_annotations.floating =
+                listed.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
         }
-        pod_annotations.mac = pod.get(HW_ADDR_ANNOTATION).map(|text| mac(text)).transpose()?;
+        pod_annotations.mac = pod.get(HW_ADDR_ANNOTATION).map(|text| parse_mac(text)).transpose()?;
         Ok(pod_annotations)
     }
 
@@ -98,7 +103,7 @@ impl PodNetworkAnnotations {
     }
 }
 
-fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
+fn read_addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSource, CniError> {
     let with_ipam = pod.get(IP_ADDRS_ANNOTATION).map(|text| (IP_ADDRS_ANNOTATION, text));
     let without_ipam = pod.get(IP_ADDRS_NO_IPAM_ANNOTATION).map(|text| (IP_ADDRS_NO_IPAM_ANNOTATION, text));
     let (name, text) = match (with_ipam, without_ipam) {
@@ -106,26 +111,29 @@ fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSourc
         (Some(_), Some(_)) => {
             let message =
                 "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time";
-            return Err(failed(message.to_owned()));
+            return Err(annotation_error(message.to_owned()));
         }
         (Some(given), None) | (None, Some(given)) => given,
     };
     let short = name.rsplit('/').next().unwrap_or(name);
     if name == IP_ADDRS_NO_IPAM_ANNOTATION && !config.feature_control.ip_addrs_no_ipam {
-        return Err(failed("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
+        return Err(annotation_error("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
     }
     if config.ipam.kind != CALICO_IPAM {
-        return Err(failed(format!("{short} is not compatible with configured IPAM: {}", config.ipam.kind)));
+        return Err(annotation_error(format!(
+            "{short} is not compatible with configured IPAM: {}",
+            config.ipam.kind
+        )));
     }
-    let texts = list(text)?;
+    let texts = parse_list(text)?;
     if texts.is_empty() {
-        return Err(failed(format!("annotation {name:?} specified but empty")));
+        return Err(annotation_error(format!("annotation {name:?} specified but empty")));
     }
-    let addresses: Vec<IpAddr> = texts.iter().map(|text| address(text)).collect::<Result<_, _>>()?;
+    let addresses: Vec<IpAddr> = texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
         if addresses.iter().filter(|address| address.is_ipv4() == v4).count() > 1 {
             let message = format!("cannot have more than one {family} address for {name:?} annotation");
-            return Err(failed(message));
+            return Err(annotation_error(message));
         }
     }
     Ok(match name {
@@ -134,39 +142,40 @@ fn addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<AddressSourc
     })
 }
 
-fn address(text: &str) -> Result<IpAddr, CniError> {
-    text.parse().map_err(|_| failed(format!("invalid IP format: {text}")))
+fn parse_address(text: &str) -> Result<IpAddr, CniError> {
+    text.parse().map_err(|_| annotation_error(format!("invalid IP format: {text}")))
 }
 
-fn families(text: &str) -> Result<RequestedFamilies, CniError> {
+fn parse_families(text: &str) -> Result<RequestedFamilies, CniError> {
     #[derive(Deserialize, PartialEq)]
     enum AnnotatedFamily {
         IPv4,
         IPv6,
     }
-    let listed: Vec<AnnotatedFamily> =
-        serde_json::from_str(text).map_err(|error| failed(format!("error parsing ipFamilies: {error}")))?;
+    let listed: Vec<AnnotatedFamily> = serde_json::from_str(text)
+        .map_err(|error| annotation_error(format!("error parsing ipFamilies: {error}")))?;
     Ok(RequestedFamilies {
         v4: listed.contains(&AnnotatedFamily::IPv4),
         v6: listed.contains(&AnnotatedFamily::IPv6),
     })
 }
 
-fn list(text: &str) -> Result<Vec<String>, CniError> {
-    serde_json::from_str(text).map_err(|error| failed(format!("failed to parse '{text}' as JSON: {error}")))
+fn parse_list(text: &str) -> Result<Vec<String>, CniError> {
+    serde_json::from_str(text)
+        .map_err(|error| annotation_error(format!("failed to parse '{text}' as JSON: {error}")))
 }
 
-fn mac(text: &str) -> Result<[u8; 6], CniError> {
+fn parse_mac(text: &str) -> Result<[u8; 6], CniError> {
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
         .collect();
-    bytes
-        .and_then(|bytes| <[u8; 6]>::try_from(bytes).ok())
-        .ok_or_else(|| failed(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address")))
+    bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()).ok_or_else(|| {
+        annotation_error(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"))
+    })
 }
 
-fn failed(message: String) -> CniError {
+fn annotation_error(message: String) -> CniError {
     CniError::new(code::FAILED, message)
 }
 

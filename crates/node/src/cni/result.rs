@@ -37,20 +37,20 @@ pub struct ResultRoute {
 
 impl CniResult {
     /// Parses a result of any version.
-    pub fn read(value: &Value) -> Result<CniResult, ResultFormatError> {
+    pub fn parse(value: &Value) -> Result<CniResult, ResultFormatError> {
         let mut result = CniResult::default();
         if let Some(dns) = value.get("dns").and_then(Value::as_object) {
             result.dns = dns.clone();
         }
         for family in ["ip4", "ip6"] {
             let Some(part) = value.get(family) else { continue };
-            result.ips.push(read_ip(part, "ip")?);
-            result.read_routes(part)?;
+            result.ips.push(parse_ip(part, "ip")?);
+            result.parse_routes(part)?;
         }
         for ip in value.get("ips").and_then(Value::as_array).into_iter().flatten() {
-            result.ips.push(read_ip(ip, "address")?);
+            result.ips.push(parse_ip(ip, "address")?);
         }
-        result.read_routes(value)?;
+        result.parse_routes(value)?;
         for interface in value.get("interfaces").and_then(Value::as_array).into_iter().flatten() {
             let text = |key| interface.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let mtu = interface.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
@@ -64,7 +64,7 @@ impl CniResult {
         Ok(result)
     }
 
-    fn read_routes(&mut self, value: &Value) -> Result<(), ResultFormatError> {
+    fn parse_routes(&mut self, value: &Value) -> Result<(), ResultFormatError> {
         for route in value.get("routes").and_then(Value::as_array).into_iter().flatten() {
             let dst = parse_cidr(route, "dst", "route")?;
             let gateway = route.get("gw").and_then(Value::as_str).and_then(|gw| gw.parse().ok());
@@ -74,10 +74,10 @@ impl CniResult {
     }
 
     /// Renders the result as the plugin prints it: with sorted keys and an indent of four spaces.
-    pub fn print(&self, version: &str) -> String {
+    pub fn render(&self, version: &str) -> String {
         let value = match version {
-            "0.1.0" | "0.2.0" => self.by_family(version),
-            _ => self.by_list(version),
+            "0.1.0" | "0.2.0" => self.render_by_family(version),
+            _ => self.render_as_lists(version),
         };
         let mut text = Vec::new();
         let mut printer =
@@ -87,50 +87,50 @@ impl CniResult {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    fn by_family(&self, version: &str) -> Value {
-        let mut value = Map::new();
-        value.insert("cniVersion".into(), json!(version));
-        if !self.dns.is_empty() {
-            value.insert("dns".into(), json!(self.dns));
-        }
-        for (key, v4) in [("ip4", true), ("ip6", false)] {
-            let Some(ip) = self.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4) else { continue };
-            let mut part = Map::new();
-            if let Some(gateway) = ip.gateway {
-                part.insert("gateway".into(), json!(gateway));
-            }
-            part.insert("ip".into(), json!(ip.address));
+    /// Renders the form of versions before 0.3.0, which has at most one address of each family.
+    fn render_by_family(&self, version: &str) -> Value {
+        let part = |v4: bool| {
+            let ip = self.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4)?;
             let routes = self.routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4);
-            let routes: Vec<Value> = routes.map(print_route).collect();
-            if !routes.is_empty() {
-                part.insert("routes".into(), json!(routes));
-            }
-            value.insert(key.into(), Value::Object(part));
-        }
-        Value::Object(value)
+            Some(object([
+                ("gateway", ip.gateway.map(|gateway| json!(gateway))),
+                ("ip", Some(json!(ip.address))),
+                ("routes", non_empty(routes.map(render_route))),
+            ]))
+        };
+        object([
+            ("cniVersion", Some(json!(version))),
+            ("dns", self.render_dns()),
+            ("ip4", part(true)),
+            ("ip6", part(false)),
+        ])
     }
 
-    fn by_list(&self, version: &str) -> Value {
+    fn render_as_lists(&self, version: &str) -> Value {
         let old = version.starts_with("0.");
-        let mut value = Map::new();
-        value.insert("cniVersion".into(), json!(version));
-        if !self.dns.is_empty() {
-            value.insert("dns".into(), json!(self.dns));
-        }
-        let interfaces: Vec<Value> = self.interfaces.iter().map(|i| print_interface(i, old)).collect();
-        if !interfaces.is_empty() {
-            value.insert("interfaces".into(), json!(interfaces));
-        }
-        let ips: Vec<Value> = self.ips.iter().map(|ip| print_ip(ip, old)).collect();
-        if !ips.is_empty() {
-            value.insert("ips".into(), json!(ips));
-        }
-        let routes: Vec<Value> = self.routes.iter().map(print_route).collect();
-        if !routes.is_empty() {
-            value.insert("routes".into(), json!(routes));
-        }
-        Value::Object(value)
+        object([
+            ("cniVersion", Some(json!(version))),
+            ("dns", self.render_dns()),
+            ("interfaces", non_empty(self.interfaces.iter().map(|i| render_interface(i, old)))),
+            ("ips", non_empty(self.ips.iter().map(|ip| render_ip(ip, old)))),
+            ("routes", non_empty(self.routes.iter().map(render_route))),
+        ])
     }
+
+    fn render_dns(&self) -> Option<Value> {
+        (!self.dns.is_empty()).then(|| json!(self.dns))
+    }
+}
+
+/// Creates an object from the fields that have a value, in the given order.
+fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    fields.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+/// Returns a list, or `None` if it has no items.
+fn non_empty(items: impl Iterator<Item = Value>) -> Option<Value> {
+    let items: Vec<Value> = items.collect();
+    (!items.is_empty()).then_some(Value::Array(items))
 }
 
 /// A value of a result that is not a CIDR.
@@ -146,48 +146,34 @@ fn parse_cidr(value: &Value, key: &str, kind: &'static str) -> Result<IpNet, Res
     text.parse().map_err(|_| ResultFormatError { kind, text: text.to_owned() })
 }
 
-fn read_ip(value: &Value, key: &str) -> Result<ResultIp, ResultFormatError> {
+fn parse_ip(value: &Value, key: &str) -> Result<ResultIp, ResultFormatError> {
     let address = parse_cidr(value, key, "address")?;
     let gateway = value.get("gateway").and_then(Value::as_str).and_then(|gateway| gateway.parse().ok());
     let interface = value.get("interface").and_then(Value::as_u64).and_then(|i| usize::try_from(i).ok());
     Ok(ResultIp { address, gateway, interface })
 }
 
-fn print_route(route: &ResultRoute) -> Value {
-    match route.gateway {
-        Some(gateway) => json!({"dst": route.dst, "gw": gateway}),
-        None => json!({"dst": route.dst}),
-    }
+fn render_route(route: &ResultRoute) -> Value {
+    object([("dst", Some(json!(route.dst))), ("gw", route.gateway.map(|gateway| json!(gateway)))])
 }
 
-fn print_interface(interface: &ResultInterface, old: bool) -> Value {
-    let mut value = Map::new();
-    if !interface.mac.is_empty() {
-        value.insert("mac".into(), json!(interface.mac));
-    }
-    if interface.mtu != 0 && !old {
-        value.insert("mtu".into(), json!(interface.mtu));
-    }
-    value.insert("name".into(), json!(interface.name));
-    if !interface.sandbox.is_empty() {
-        value.insert("sandbox".into(), json!(interface.sandbox));
-    }
-    Value::Object(value)
+fn render_interface(interface: &ResultInterface, old: bool) -> Value {
+    let ResultInterface { name, mac, mtu, sandbox } = interface;
+    object([
+        ("mac", (!mac.is_empty()).then(|| json!(mac))),
+        ("mtu", (*mtu != 0 && !old).then(|| json!(mtu))),
+        ("name", Some(json!(name))),
+        ("sandbox", (!sandbox.is_empty()).then(|| json!(sandbox))),
+    ])
 }
 
-fn print_ip(ip: &ResultIp, old: bool) -> Value {
-    let mut value = Map::new();
-    value.insert("address".into(), json!(ip.address));
-    if let Some(gateway) = ip.gateway {
-        value.insert("gateway".into(), json!(gateway));
-    }
-    if let Some(interface) = ip.interface {
-        value.insert("interface".into(), json!(interface));
-    }
-    if old {
-        value.insert("version".into(), json!(if ip.address.addr().is_ipv4() { "4" } else { "6" }));
-    }
-    Value::Object(value)
+fn render_ip(ip: &ResultIp, old: bool) -> Value {
+    object([
+        ("address", Some(json!(ip.address))),
+        ("gateway", ip.gateway.map(|gateway| json!(gateway))),
+        ("interface", ip.interface.map(|interface| json!(interface))),
+        ("version", old.then(|| json!(if ip.address.addr().is_ipv4() { "4" } else { "6" }))),
+    ])
 }
 
 #[cfg(test)]
@@ -243,27 +229,27 @@ mod tests {
         }
     ]
 }"#;
-        assert_eq!(result.print("1.0.0"), expected);
+        assert_eq!(result.render("1.0.0"), expected);
     }
 
     #[test]
-    fn older_versions_have_their_form() {
-        let old: Value = serde_json::from_str(&result().print("0.4.0")).unwrap();
+    fn older_versions_keep_their_format() {
+        let old: Value = serde_json::from_str(&result().render("0.4.0")).unwrap();
         assert_eq!(old["ips"][1]["version"], "6");
         assert_eq!(old["interfaces"][1].get("mtu"), None);
-        let oldest: Value = serde_json::from_str(&result().print("0.2.0")).unwrap();
+        let oldest: Value = serde_json::from_str(&result().render("0.2.0")).unwrap();
         assert_eq!(oldest["ip4"], json!({"ip": "10.50.3.70/32", "routes": [{"dst": "10.50.3.70/26"}]}));
         assert_eq!(oldest["ip6"]["ip"], "fd00::7/128");
         assert_eq!(oldest.get("interfaces"), None);
     }
 
     #[test]
-    fn every_form_reads_back() {
+    fn every_version_parses_back() {
         for version in tortie_cni::SUPPORTED_VERSIONS {
-            let text: Value = serde_json::from_str(&result().print(version)).unwrap();
-            let back = CniResult::read(&text).unwrap();
-            assert_eq!(back.print(version), result().print(version), "{version}");
+            let text: Value = serde_json::from_str(&result().render(version)).unwrap();
+            let back = CniResult::parse(&text).unwrap();
+            assert_eq!(back.render(version), result().render(version), "{version}");
         }
-        assert!(CniResult::read(&json!({"ips": [{"address": "x"}]})).is_err());
+        assert!(CniResult::parse(&json!({"ips": [{"address": "x"}]})).is_err());
     }
 }

@@ -45,7 +45,7 @@ pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<Cni
         // A separate task, so that a request is finished or undone even if the plugin is killed.
         tokio::spawn(async move {
             let _connection = connection;
-            if let Err(error) = converse(stream, service, &room).await {
+            if let Err(error) = handle_connection(stream, service, &room).await {
                 tracing::debug!(%error, "the plugin closed the connection before the response");
             }
         });
@@ -53,7 +53,7 @@ pub async fn serve(socket: DaemonSocket, service: watch::Receiver<Option<Arc<Cni
 }
 
 /// Handles one connection. The request is read completely before it occupies one of the [`MAX_CONCURRENT_REQUESTS`] slots.
-async fn converse(
+async fn handle_connection(
     mut stream: UnixStream,
     service: Option<Arc<CniService>>,
     room: &Semaphore,
@@ -64,34 +64,35 @@ async fn converse(
     let Some(service) = service else {
         let error = CniError::new(code::TRY_AGAIN, "the node's daemon is still starting")
             .with("it waits for the datastore; its log says more");
-        return tell(stream, "1\n", &error.to_json()).await;
+        return send_response(stream, "1\n", &error.to_json()).await;
     };
     // The semaphore is never closed.
     let _place = room.acquire().await;
-    let response = match answer(&service, &text).await {
+    let response = match handle_request(&service, &text).await {
         Ok(response) => response,
-        Err(error) => return tell(stream, "1\n", &error.to_json()).await,
+        Err(error) => return send_response(stream, "1\n", &error.to_json()).await,
     };
-    let sent = tell(stream, "0\n", &response.text).await;
+    let sent = send_response(stream, "0\n", &response.text).await;
     if let (Err(_), Some(attached)) = (&sent, response.attached) {
         service.roll_back(attached).await;
     }
     sent
 }
 
-async fn tell(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()> {
+async fn send_response(mut stream: UnixStream, status: &str, text: &str) -> io::Result<()> {
     stream.write_all(status.as_bytes()).await?;
     stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await
 }
 
-async fn answer<'a>(service: &'a CniService, text: &[u8]) -> Result<CniResponse<'a>, CniError> {
+async fn handle_request<'a>(service: &'a CniService, text: &[u8]) -> Result<CniResponse<'a>, CniError> {
     let request = CniRequest::parse(text)?;
     let command = request.command;
     let container = request.container_id.clone();
     let begun = std::time::Instant::now();
     // An ADD has its own deadline after which it is undone. This timeout is for the other commands.
-    let outcome = tokio::time::timeout(REQUEST_TIMEOUT + REQUEST_READ_TIMEOUT, service.answer(request)).await;
+    let outcome =
+        tokio::time::timeout(REQUEST_TIMEOUT + REQUEST_READ_TIMEOUT, service.handle_request(request)).await;
     let outcome = outcome.unwrap_or_else(|_| {
         Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
     });

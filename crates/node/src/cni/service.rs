@@ -104,7 +104,8 @@ impl CniService {
         self
     }
 
-    pub async fn answer(&self, request: CniRequest) -> Result<CniResponse<'_>, CniError> {
+    /// Handles a request and returns the response of the plugin.
+    pub async fn handle_request(&self, request: CniRequest) -> Result<CniResponse<'_>, CniError> {
         let is_about_container =
             matches!(request.command, CniCommand::Add | CniCommand::Del | CniCommand::Check);
         if request.plugin == CniPlugin::Calico && is_about_container {
@@ -118,21 +119,21 @@ impl CniService {
             self.check_policy()?;
             let lock = self.lock(&request.container_id).await;
             let added = self.add(&request).await?;
-            let text = added.result.print(&request.config.cni_version);
+            let text = added.result.render(&request.config.cni_version);
             let id = CniService::record_id(&request);
             let attachment = NewAttachment { id, network: request.config.name, _lock: lock };
             let attached = added.is_new.then_some(attachment);
             return Ok(CniResponse { text, attached });
         }
-        self.print(request).await.map(|text| CniResponse { text, attached: None })
+        self.handle_other(request).await.map(|text| CniResponse { text, attached: None })
     }
 
     /// Undoes an attachment whose plugin was killed before it could read the response. The runtime may never send a
     /// DEL for it.
     pub async fn roll_back(&self, attached: NewAttachment<'_>) {
         let container = &attached.id.container_id;
-        let undone = match self.shared_with(&attached.id, &attached.network) {
-            Some(record) => self.part(&record, &attached.network, &attached.id.ifname).await,
+        let undone = match self.find_shared_record(&attached.id, &attached.network) {
+            Some(record) => self.leave_network(&record, &attached.network, &attached.id.ifname).await,
             None => match self.journal.get(&attached.id) {
                 Some(record) => self.undo(&record).await,
                 None => return,
@@ -149,15 +150,19 @@ impl CniService {
     }
 
     /// Handles all requests other than an ADD of the network plugin.
-    async fn print(&self, request: CniRequest) -> Result<String, CniError> {
+    async fn handle_other(&self, request: CniRequest) -> Result<String, CniError> {
         match request.command {
             CniCommand::Status | CniCommand::Test => return self.status(request.command),
             CniCommand::Add | CniCommand::Del | CniCommand::Check | CniCommand::Gc => self.check_ready()?,
         }
         let version = request.config.cni_version.clone();
         match (request.plugin, request.command) {
-            (CniPlugin::CalicoIpam, CniCommand::Add) => Ok(self.ipam_add(&request).await?.print(&version)),
-            (CniPlugin::CalicoIpam, CniCommand::Del) => self.ipam_del(&request).await.map(|()| String::new()),
+            (CniPlugin::CalicoIpam, CniCommand::Add) => {
+                Ok(self.handle_ipam_add(&request).await?.render(&version))
+            }
+            (CniPlugin::CalicoIpam, CniCommand::Del) => {
+                self.handle_ipam_del(&request).await.map(|()| String::new())
+            }
             (CniPlugin::CalicoIpam, _) => Ok(String::new()),
             (CniPlugin::Calico, CniCommand::Del) => {
                 let _lock = self.lock(&request.container_id).await;
@@ -213,8 +218,9 @@ impl CniService {
                 let container_id = record.id.container_id.clone();
                 valid.contains(&ValidAttachment { container_id, ifname: ifname.to_owned() })
             };
-            let parted =
-                self.part_from(&record.id, |joined| joined.network == *network && !is_valid(&joined.ifname));
+            let parted = self.leave_networks_where(&record.id, |joined| {
+                joined.network == *network && !is_valid(&joined.ifname)
+            });
             if let Err(error) = parted.await {
                 failures.push(error.to_string());
             }
@@ -252,8 +258,9 @@ impl CniService {
                 AttachmentPhase::Live => is_dead(&record, interfaces.as_ref()),
             };
             if !dead {
-                if let Err(error) =
-                    self.part_from(&record.id, |joined| joined.phase != AttachmentPhase::Live).await
+                if let Err(error) = self
+                    .leave_networks_where(&record.id, |joined| joined.phase != AttachmentPhase::Live)
+                    .await
                 {
                     tracing::warn!(%error, container = record.id.container_id, "cannot remove a container from a further network; retrying");
                 }
@@ -292,14 +299,14 @@ impl CniService {
     ) -> String {
         let id = CniService::record_id(request);
         let prefix = self.interface_prefix();
-        let derived = identity.host_interface(&prefix, &request.container_id);
+        let derived = identity.derive_host_interface(&prefix, &request.container_id);
         if identity.orchestrator == "k8s" {
             return derived;
         }
         if self.journal.find(|record| record.host_interface == derived && record.id != id).is_none() {
             return derived;
         }
-        identity.other_host_interface(&prefix, &request.container_id, &request.ifname)
+        identity.derive_other_host_interface(&prefix, &request.container_id, &request.ifname)
     }
 
     pub(super) fn interface_prefix(&self) -> String {

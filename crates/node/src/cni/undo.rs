@@ -2,7 +2,7 @@
 //! attachment that could not be undone stays in the journal and is retried.
 
 use super::identity::{self, CALICO_IPAM, ContainerIdentity};
-use super::ipam::store_failed;
+use super::ipam::convert_store_error;
 use super::request::CniRequest;
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
 use crate::engine::EngineRequestError;
@@ -18,8 +18,8 @@ impl CniService {
     /// Handles DEL. Succeeds if there is nothing left to undo.
     pub(super) async fn del(&self, request: &CniRequest) -> Result<(), CniError> {
         let id = CniService::record_id(request);
-        if let Some(record) = self.shared_with(&id, &request.config.name) {
-            return self.part(&record, &request.config.name, &id.ifname).await;
+        if let Some(record) = self.find_shared_record(&id, &request.config.name) {
+            return self.leave_network(&record, &request.config.name, &id.ifname).await;
         }
         if let Some(mut record) = self.journal.get(&id) {
             // The request is about a network that the container has already left; it is still attached to others.
@@ -31,24 +31,24 @@ impl CniService {
             }
             // The record of an adopted container does not name another IPAM plugin, but the request does.
             if record.adopted && record.handle.is_none() {
-                record.delegate = delegate(request)?;
+                record.delegate = find_delegate(request)?;
             }
             return self.undo(&record).await;
         }
         // There is no record: another program attached the container, or it was removed long ago. Remove everything
         // whose name can be derived from the request.
-        let identity = ContainerIdentity::of(request);
+        let identity = ContainerIdentity::from_request(request);
         let derived = self.pick_host_interface(request, &identity);
         let own_ipam = request.config.ipam.kind == CALICO_IPAM;
-        let delegate = delegate(request)?;
+        let delegate = find_delegate(request)?;
         let record = AttachmentRecord {
             id,
             phase: AttachmentPhase::Removing,
             network: request.config.name.clone(),
             netns: request.netns.clone(),
             host_interface: if self.is_in_use(&derived) { String::new() } else { derived },
-            handle: own_ipam.then(|| identity::handle(&request.config.name, &request.container_id)),
-            endpoint: Some((identity.namespace.clone(), self.endpoint_name(request, &identity)?)),
+            handle: own_ipam.then(|| identity::derive_handle(&request.config.name, &request.container_id)),
+            endpoint: Some((identity.namespace.clone(), self.derive_endpoint_name(request, &identity)?)),
             result: None,
             chained: request.config.previous.is_some() && !own_ipam && delegate.is_none(),
             delegate,
@@ -58,7 +58,7 @@ impl CniService {
         };
         self.tear_down(&record, false).await?;
         if own_ipam {
-            self.release(&identity::legacy_handle(&identity, &request.container_id)).await?;
+            self.release_addresses(&identity::derive_legacy_handle(&identity, &request.container_id)).await?;
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl CniService {
     /// Undoes an attachment that has a record.
     pub(super) async fn undo(&self, record: &AttachmentRecord) -> Result<(), CniError> {
         let record = AttachmentRecord { phase: AttachmentPhase::Removing, result: None, ..record.clone() };
-        self.write(&record, false)?;
+        self.write_record(&record, false)?;
         self.tear_down(&record, true).await?;
         crate::failpoint::hit("del-dismantled").await;
         self.journal.remove(&record.id).map_err(|error| {
@@ -100,7 +100,7 @@ impl CniService {
         crate::failpoint::hit("del-detached").await;
         if failures.is_empty() {
             if let Some(handle) = &record.handle {
-                self.release(handle).await?;
+                self.release_addresses(handle).await?;
             }
             if let Some(delegate) = &record.delegate {
                 delegate.del(&record.id, &record.netns).await?;
@@ -127,20 +127,20 @@ impl CniService {
             let stored = match self.resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
                 Ok(stored) => stored,
                 Err(StoreError::DoesNotExist { .. }) => {
-                    return self.engine.detach(key, None).await.map_err(still_programmed);
+                    return self.engine.detach(key, None).await.map_err(convert_removal_error);
                 }
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             };
             let container = &stored.spec.container_id;
             if !container.is_empty() && *container != record.id.container_id {
                 return Ok(());
             }
             let version = stored.metadata.resource_version.clone();
-            self.engine.detach(key.clone(), version.parse().ok()).await.map_err(still_programmed)?;
+            self.engine.detach(key.clone(), version.parse().ok()).await.map_err(convert_removal_error)?;
             match self.resources.delete(kind, &namespace, &name, Some(&version)).await {
                 Ok(_) | Err(StoreError::DoesNotExist { .. }) => return Ok(()),
                 Err(error @ StoreError::Conflict { .. }) => last = Some(error),
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             }
         }
         let reason = last.map(|error| error.to_string()).unwrap_or_default();
@@ -153,12 +153,12 @@ impl CniService {
 }
 
 /// Returns the other IPAM plugin that the request names, if any.
-fn delegate(request: &CniRequest) -> Result<Option<DelegatedIpam>, CniError> {
+fn find_delegate(request: &CniRequest) -> Result<Option<DelegatedIpam>, CniError> {
     let kind = &request.config.ipam.kind;
     if kind.is_empty() || kind == CALICO_IPAM {
         return Ok(None);
     }
-    DelegatedIpam::of(request, &any_network()).map(Some)
+    DelegatedIpam::from_request(request, &any_network()).map(Some)
 }
 
 /// Returns placeholders for the pod CIDRs: to release an address, a plugin does not need its network.
@@ -166,6 +166,6 @@ fn any_network() -> [String; 2] {
     ["0.0.0.0/0".to_owned(), "::/0".to_owned()]
 }
 
-fn still_programmed(error: EngineRequestError) -> CniError {
+fn convert_removal_error(error: EngineRequestError) -> CniError {
     CniError::new(code::TRY_AGAIN, "the endpoint is still programmed").with(error.to_string())
 }

@@ -1,7 +1,7 @@
 //! Reads the pod that is being attached, its namespace and its service account from Kubernetes.
 
 use super::identity::ContainerIdentity;
-use super::ipam::store_failed;
+use super::ipam::convert_store_error;
 use super::pod_annotations::PodNetworkAnnotations;
 use super::request::CniRequest;
 use super::service::CniService;
@@ -38,26 +38,28 @@ pub(super) struct CachedOrchestrator {
 impl CniService {
     /// Returns the connection to Kubernetes, if there is one: with the daemon's own credentials, else with those of
     /// the network configuration. A configured but missing kubeconfig is an error.
-    pub(super) async fn orchestrator(
+    pub(super) async fn connect_orchestrator(
         &self,
         request: &CniRequest,
     ) -> Result<Option<OrchestratorClient>, CniError> {
-        let Some(target) = self.own_orchestrator.clone().or_else(|| target(request)) else { return Ok(None) };
-        let changed = modified(&target.kubeconfig);
+        let Some(target) = self.own_orchestrator.clone().or_else(|| read_target(request)) else {
+            return Ok(None);
+        };
+        let changed = read_modification_time(&target.kubeconfig);
         let mut known = self.connected.lock().await;
         if let Some(connected) = known.as_ref().filter(|it| it.target == target && it.changed == changed) {
             return Ok(Some(connected.orchestrator.clone()));
         }
         let connected = OrchestratorClient::connect(&target, StoreLimits::default()).await;
         let orchestrator = connected.map_err(|error| {
-            CniError::new(code::NETWORK_CONFIG, "Kubernetes cannot be asked").with(error.to_string())
+            CniError::new(code::NETWORK_CONFIG, "cannot connect to Kubernetes").with(error.to_string())
         })?;
         *known = Some(CachedOrchestrator { target, changed, orchestrator: orchestrator.clone() });
         Ok(Some(orchestrator))
     }
 
     /// Returns the pod. Returns None for containers that are not pods, and if the policy type is not `k8s`.
-    pub(super) async fn workload(
+    pub(super) async fn read_workload(
         &self,
         request: &CniRequest,
         identity: &ContainerIdentity,
@@ -67,10 +69,12 @@ impl CniService {
         if identity.orchestrator != "k8s" || request.config.policy.kind != "k8s" {
             return Ok(None);
         }
-        let namespace = orchestrator.namespace(&identity.namespace).await.map_err(store_failed)?;
+        let namespace = orchestrator.namespace(&identity.namespace).await.map_err(convert_store_error)?;
         let prefix = self.interface_prefix();
-        let pod =
-            orchestrator.pod(&identity.namespace, &identity.pod, &prefix).await.map_err(store_failed)?;
+        let pod = orchestrator
+            .pod(&identity.namespace, &identity.pod, &prefix)
+            .await
+            .map_err(convert_store_error)?;
         let pod_annotations =
             PodNetworkAnnotations::read(&pod.annotations, &namespace.annotations, &request.config)?;
         let mut profiles = vec![namespace.profile];
@@ -80,7 +84,7 @@ impl CniService {
                 Ok(profile) => profiles.push(profile),
                 // A service account may be deleted before its pods.
                 Err(StoreError::DoesNotExist { .. }) => {}
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             }
         }
         let namespace_labels = namespace.labels;
@@ -104,10 +108,10 @@ impl CniService {
                     new.metadata.creation_timestamp = None;
                     match self.resources.create(new.into()).await {
                         Ok(_) | Err(StoreError::AlreadyExists { .. }) => {}
-                        Err(error) => return Err(store_failed(error)),
+                        Err(error) => return Err(convert_store_error(error)),
                     }
                 }
-                Err(error) => return Err(store_failed(error)),
+                Err(error) => return Err(convert_store_error(error)),
             }
             self.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
         }
@@ -116,7 +120,7 @@ impl CniService {
 }
 
 /// Returns the connection to Kubernetes that the network configuration specifies.
-fn target(request: &CniRequest) -> Option<KubernetesTarget> {
+fn read_target(request: &CniRequest) -> Option<KubernetesTarget> {
     let kubernetes = &request.config.kubernetes;
     let policy = &request.config.policy;
     let mut roots = [&policy.k8s_api_root, &kubernetes.k8s_api_root].into_iter();
@@ -134,6 +138,6 @@ fn target(request: &CniRequest) -> Option<KubernetesTarget> {
     (!target.kubeconfig.is_empty() || !target.endpoint.is_empty()).then_some(target)
 }
 
-fn modified(path: &str) -> Option<SystemTime> {
+fn read_modification_time(path: &str) -> Option<SystemTime> {
     Path::new(path).metadata().ok()?.modified().ok()
 }
