@@ -27,6 +27,11 @@ impl DataplaneError {
     }
 }
 
+/// Returns a function that converts an error about this state of the kernel, for `map_err`.
+pub(crate) fn kernel_error(object: &'static str) -> impl FnOnce(nlink::Error) -> DataplaneError {
+    move |error| DataplaneError::kernel(object, &error)
+}
+
 impl From<DataplaneError> for (KernelObject, FailureReason) {
     /// Splits an error into the object that it is about and the reason.
     fn from(error: DataplaneError) -> (KernelObject, FailureReason) {

@@ -40,7 +40,7 @@ pub use netns::Netns;
 pub use policy::describe_packet;
 pub use policy::{
     CountedStage, CountedVerdict, CounterSubject, EngineStats, LoggedPacket, PolicyStats, RuleCounter,
-    counters, follow_log_group, remove_policy,
+    follow_log_group, read_counters, remove_policy,
 };
 pub use reports::{DataplaneReport, ReportReceiver};
 pub use route_lookup::{HostNextHop, NextHopError, RouteLookup};

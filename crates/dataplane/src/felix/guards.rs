@@ -98,7 +98,7 @@ pub async fn missing_guards(netns: &Netns) -> DataplaneResult<Vec<MissingGuard>>
         return Ok(missing);
     }
     // Only if needed: the program that reads the legacy tables may not be installed.
-    programs.extend(legacy::programs(netns).await?);
+    programs.extend(legacy::read_filter_programs(netns).await?);
     Ok(unmet_needs(&needs, &programs))
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
             }
         };
         for table in tables {
-            match remove_from(netns, program, &table).await {
+            match remove_from_table(netns, program, &table).await {
                 Ok(count) => outcome.removed += count,
                 Err(error) => outcome.failures.push(error.to_string()),
             }
@@ -30,14 +30,20 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
 }
 
 /// Removes Felix's chains and rules from a table, and returns their number.
-async fn remove_from(netns: &Netns, program: LegacyProgram, table: &str) -> Result<usize, ProgramError> {
-    let Some((count, lines)) = removal(table, &program.save(netns, table).await?) else { return Ok(0) };
+async fn remove_from_table(
+    netns: &Netns,
+    program: LegacyProgram,
+    table: &str,
+) -> Result<usize, ProgramError> {
+    let Some((count, lines)) = render_removal(table, &program.save(netns, table).await?) else {
+        return Ok(0);
+    };
     program.restore(netns, lines).await?;
     Ok(count)
 }
 
 /// Returns the filter tables that contain chains of Felix.
-pub(super) async fn programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
+pub(super) async fn read_filter_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
     let mut programs = Vec::new();
     for program in LegacyProgram::BOTH {
         if !program.tables(netns).await?.iter().any(|table| table == FILTER) {
@@ -46,26 +52,26 @@ pub(super) async fn programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram
         let saved = program.save(netns, FILTER).await;
         let object = KernelObject::KernelState("tables of iptables-legacy");
         let saved = saved.map_err(|error| DataplaneError::Kernel { object, reason: error.to_string() })?;
-        programs.extend(read_filter(&saved, program == LegacyProgram::V6));
+        programs.extend(parse_filter(&saved, program == LegacyProgram::V6));
     }
     Ok(programs)
 }
 
-fn read_filter(saved: &str, ipv6: bool) -> Option<FilterProgram> {
-    saved
-        .lines()
-        .find(|line| line.strip_prefix(':').is_some_and(|chain| chain.starts_with(FELIX_CHAIN_PREFIX)))?;
+/// Parses a saved filter table; `None` if it has no chains of Felix.
+fn parse_filter(saved: &str, ipv6: bool) -> Option<FilterProgram> {
+    let mut chains = saved.lines().filter_map(|line| line.strip_prefix(':'));
+    chains.find(|chain| chain.starts_with(FELIX_CHAIN_PREFIX))?;
     let entries = vec![(INPUT, "INPUT".to_owned()), (FORWARD, "FORWARD".to_owned())];
     let mut filter = FilterProgram { ipv6, entries, ..FilterProgram::default() };
     for rule in saved.lines().filter_map(|line| line.strip_prefix("-A ")) {
         let chain = rule.split(' ').next().unwrap_or_default();
-        filter.targets.entry(chain.to_owned()).or_default().extend(target(rule).map(str::to_owned));
+        filter.targets.entry(chain.to_owned()).or_default().extend(find_target(rule).map(str::to_owned));
     }
     Some(filter)
 }
 
 /// Renders the `iptables-restore` input that removes Felix's chains and rules from a saved table, and counts them.
-fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
+fn render_removal(table: &str, saved: &str) -> Option<(usize, String)> {
     let chains: Vec<&str> = saved
         .lines()
         .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
@@ -74,7 +80,9 @@ fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
     let rules: Vec<&str> = saved
         .lines()
         .filter_map(|line| line.strip_prefix("-A "))
-        .filter(|rule| !rule.starts_with(FELIX_CHAIN_PREFIX) && is_felix(comment(rule), target(rule)))
+        .filter(|rule| {
+            !rule.starts_with(FELIX_CHAIN_PREFIX) && is_felix(find_felix_comment(rule), find_target(rule))
+        })
         .collect();
     if chains.is_empty() && rules.is_empty() {
         return None;
@@ -88,13 +96,15 @@ fn removal(table: &str, saved: &str) -> Option<(usize, String)> {
     Some((chains.len() + rules.len(), lines.join("\n")))
 }
 
-fn comment(rule: &str) -> Option<&str> {
+/// Returns the comment of a rule if Felix wrote it.
+fn find_felix_comment(rule: &str) -> Option<&str> {
     let (_, text) = rule.split_once("--comment ")?;
     let text = text.trim_start_matches('"');
     text.starts_with(FELIX_COMMENT_PREFIX).then_some(text)
 }
 
-fn target(rule: &str) -> Option<&str> {
+/// Returns the chain or target to which a rule jumps.
+fn find_target(rule: &str) -> Option<&str> {
     let (_, target) = rule.rsplit_once(" -j ").or_else(|| rule.rsplit_once(" -g "))?;
     target.split(' ').next()
 }
@@ -104,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_felix_s_is_taken_out() {
+    fn only_chains_and_rules_of_felix_are_removed() {
         let saved = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:DOCKER - [0:0]\n:cali-FORWARD - [0:0]\n\
             :cali-fw-cali1 - [0:0]\n\
             -A FORWARD -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD\n\
@@ -112,7 +122,7 @@ mod tests {
             -A FORWARD -m comment --comment \"cali:S93hcgKJrXEqnTfs\" -m mark --mark 0x10000/0x10000 -j ACCEPT\n\
             -A FORWARD -m comment --comment \"not cali: mine\" -j ACCEPT\n\
             -A cali-FORWARD -i cali+ -m comment --comment \"cali:x\" -j cali-fw-cali1\nCOMMIT\n";
-        let (count, lines) = removal("filter", saved).unwrap();
+        let (count, lines) = render_removal("filter", saved).unwrap();
         assert_eq!(count, 4);
         assert_eq!(
             lines,
@@ -121,6 +131,6 @@ mod tests {
              -D FORWARD -m comment --comment \"cali:S93hcgKJrXEqnTfs\" -m mark --mark 0x10000/0x10000 -j ACCEPT\n\
              -X cali-FORWARD\n-X cali-fw-cali1\nCOMMIT\n"
         );
-        assert_eq!(removal("nat", "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), None);
+        assert_eq!(render_removal("nat", "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), None);
     }
 }

@@ -68,7 +68,7 @@ impl FelixWatch {
         }
         if now >= self.legacy_due {
             self.legacy_due = now + LEGACY_CHECK_INTERVAL;
-            match legacy::programs(&self.netns).await {
+            match legacy::read_filter_programs(&self.netns).await {
                 Ok(programs) => self.in_legacy = !programs.is_empty(),
                 Err(error) => tracing::debug!(%error, "cannot look for chains of Felix in legacy tables"),
             }

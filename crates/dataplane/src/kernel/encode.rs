@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+/// Flag RTNH_F_ONLINK: the gateway is reachable on the interface even if no route says so.
 const ONLINK: u32 = 4;
 /// Metric attribute of a route that holds its MTU.
 const RTAX_MTU: u16 = 2;
@@ -29,18 +30,18 @@ impl RouteRequest<'_> {
                 .with_flags(flags),
         );
         builder.append_attr_u32(RtaAttr::Table as u16, entry.key.table.0);
-        address(builder, RtaAttr::Dst, entry.destination().network());
+        append_address(builder, RtaAttr::Dst, entry.destination().network());
         if let KernelRouteTarget::Gateway { via, .. } = entry.target {
-            address(builder, RtaAttr::Gateway, via);
+            append_address(builder, RtaAttr::Gateway, via);
         }
         if let KernelRouteTarget::Multipath(hops) = &entry.target {
-            builder.append_attr(RtaAttr::Multipath as u16, &next_hops(hops));
+            builder.append_attr(RtaAttr::Multipath as u16, &encode_next_hops(hops));
         }
         if let Some(device) = entry.target.device() {
             builder.append_attr_u32(RtaAttr::Oif as u16, device);
         }
         if let Some(source) = entry.source {
-            address(builder, RtaAttr::Prefsrc, source);
+            append_address(builder, RtaAttr::Prefsrc, source);
         }
         if entry.metric != 0 {
             builder.append_attr_u32(RtaAttr::Priority as u16, entry.metric);
@@ -49,7 +50,7 @@ impl RouteRequest<'_> {
 }
 
 /// Encodes a list of `struct rtnexthop`, each followed by its gateway attribute.
-fn next_hops(hops: &[(IpAddr, u32)]) -> Vec<u8> {
+fn encode_next_hops(hops: &[(IpAddr, u32)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (via, device) in hops {
         let octets = match via {
@@ -67,7 +68,7 @@ fn next_hops(hops: &[(IpAddr, u32)]) -> Vec<u8> {
     bytes
 }
 
-fn address(builder: &mut MessageBuilder, attribute: RtaAttr, address: IpAddr) {
+fn append_address(builder: &mut MessageBuilder, attribute: RtaAttr, address: IpAddr) {
     match address {
         IpAddr::V4(address) => builder.append_attr(attribute as u16, &address.octets()),
         IpAddr::V6(address) => builder.append_attr(attribute as u16, &address.octets()),
@@ -104,7 +105,7 @@ impl RouteConfig for RouteRequest<'_> {
         }
     }
 
-    /// Identifies the route by destination, metric, protocol and interface, whatever its type and scope.
+    /// Identifies the route by destination, metric, protocol and interface, regardless of its type and scope.
     fn write_delete(&self, builder: &mut MessageBuilder) {
         self.write(builder, RouteType::Unspec, RouteScope::Nowhere, 0);
     }

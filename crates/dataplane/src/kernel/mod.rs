@@ -21,7 +21,7 @@ pub use types::{
 pub use wireguard::{PrivateKey, WireguardChange, WireguardClient, WireguardPeerState, WireguardState};
 pub use xdp::XdpPrograms;
 
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::{DataplaneError, DataplaneResult, kernel_error};
 use crate::failure::KernelObject;
 use crate::faults::KernelFaults;
 use crate::netns::Netns;
@@ -48,27 +48,18 @@ pub struct RtnetlinkClient {
 impl RtnetlinkClient {
     pub fn open(netns: &Netns) -> DataplaneResult<RtnetlinkClient> {
         let connection = netns.rtnetlink()?;
-        connection
-            .socket()
-            .set_rcvbuf(REQUEST_BUFFER_BYTES)
-            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
+        connection.socket().set_rcvbuf(REQUEST_BUFFER_BYTES).map_err(kernel_error("netlink socket"))?;
         Ok(RtnetlinkClient { connection, faults: netns.faults().clone() })
     }
 
     pub async fn snapshot(&self) -> DataplaneResult<KernelSnapshot> {
         let links = self.links().await?;
         let addresses = self.addresses().await?;
-        let neighbours = self
-            .connection
-            .get_neighbors()
-            .await
-            .map_err(|error| DataplaneError::kernel("list of neighbours", &error))?
-            .iter()
-            .filter_map(|message| {
-                let (key, lladdr) = decode::neighbour(message)?;
-                Some((key, lladdr?))
-            })
-            .collect();
+        let neighbours = self.connection.get_neighbors().await.map_err(kernel_error("list of neighbours"))?;
+        let neighbours = neighbours.iter().filter_map(|message| {
+            let (key, lladdr) = decode::neighbour(message)?;
+            Some((key, lladdr?))
+        });
         let mut fdb = Vec::new();
         for link in links.iter().filter(|link| link.vxlan.is_some()) {
             fdb.extend(self.forwarding_entries(link.index).await?);
@@ -77,7 +68,7 @@ impl RtnetlinkClient {
             links,
             addresses,
             routes: self.routes().await?,
-            neighbours,
+            neighbours: neighbours.collect(),
             fdb,
             rules: self.rules().await?,
             proxies: self.proxies().await?,
@@ -86,29 +77,17 @@ impl RtnetlinkClient {
     }
 
     pub async fn links(&self) -> DataplaneResult<Vec<KernelLink>> {
-        let messages = self
-            .connection
-            .get_links()
-            .await
-            .map_err(|error| DataplaneError::kernel("list of links", &error))?;
+        let messages = self.connection.get_links().await.map_err(kernel_error("list of links"))?;
         Ok(messages.iter().filter_map(decode::link).collect())
     }
 
     pub async fn addresses(&self) -> DataplaneResult<Vec<(u32, ipnet::IpNet)>> {
-        let messages = self
-            .connection
-            .get_addresses()
-            .await
-            .map_err(|error| DataplaneError::kernel("list of addresses", &error))?;
+        let messages = self.connection.get_addresses().await.map_err(kernel_error("list of addresses"))?;
         Ok(messages.iter().filter_map(decode::address).collect())
     }
 
     pub async fn routes(&self) -> DataplaneResult<Vec<KernelRoute>> {
-        let messages = self
-            .connection
-            .get_routes()
-            .await
-            .map_err(|error| DataplaneError::kernel("list of routes", &error))?;
+        let messages = self.connection.get_routes().await.map_err(kernel_error("list of routes"))?;
         Ok(messages.iter().filter_map(decode::route).collect())
     }
 
@@ -139,33 +118,25 @@ impl RtnetlinkClient {
     /// Adds routes that do not exist yet. Returns the failures by position.
     pub async fn add_routes(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
         if !self.faults.is_empty() {
-            return self.add_routes_but_refused(entries).await;
+            return self.add_routes_with_faults(entries).await;
         }
         self.in_batches(entries, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await
     }
 
-    fn refuses_route(&self, entry: &KernelRoute) -> Result<(), KernelRejection> {
+    /// Returns the rejection that is injected for a route.
+    fn check_faults(&self, entry: &KernelRoute) -> Result<(), KernelRejection> {
         Ok(self.faults.check(|| KernelObject::route(entry.key))?)
     }
 
-    /// Adds the routes that injected faults let through.
-    async fn add_routes_but_refused(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
+    /// Adds routes one by one, except those for which faults are injected.
+    async fn add_routes_with_faults(&self, entries: &[&KernelRoute]) -> Vec<(usize, KernelRejection)> {
         let mut failures = Vec::new();
-        let mut positions = Vec::new();
-        let mut rest = Vec::new();
         for (position, entry) in entries.iter().enumerate() {
-            match self.refuses_route(entry) {
-                Err(refusal) => failures.push((position, refusal)),
-                Ok(()) => {
-                    positions.push(position);
-                    rest.push(*entry);
-                }
+            let mut added = self.check_faults(entry);
+            if added.is_ok() {
+                added = self.connection.add_route(encode::RouteRequest(entry)).await.map_err(Into::into);
             }
-        }
-        let others =
-            self.in_batches(&rest, |batch, entry| batch.add_route(encode::RouteRequest(entry))).await;
-        for (number, refusal) in others {
-            failures.push((positions.get(number).copied().unwrap_or_default(), refusal));
+            failures.extend(added.err().map(|rejection| (position, rejection)));
         }
         failures
     }
@@ -202,7 +173,7 @@ impl RtnetlinkClient {
     }
 
     pub async fn replace_route(&self, entry: &KernelRoute) -> Result<(), KernelRejection> {
-        self.refuses_route(entry)?;
+        self.check_faults(entry)?;
         Ok(self.connection.replace_route(encode::RouteRequest(entry)).await?)
     }
 

@@ -3,7 +3,7 @@
 use super::decode::attributes;
 use super::types::{NeighbourKey, ProxyEntry};
 use super::{KernelRejection, RtnetlinkClient};
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::{DataplaneResult, kernel_error};
 use crate::failure::KernelObject;
 use nlink::netlink::message::NlMsgType;
 use nlink::netlink::messages::NeighborMessage;
@@ -19,8 +19,7 @@ impl RtnetlinkClient {
     /// Returns all proxy entries, including those of other programs.
     pub async fn proxies(&self) -> DataplaneResult<Vec<ProxyEntry>> {
         let messages = self.connection.dump_typed::<ProxyMessage>(NlMsgType::RTM_GETNEIGH).await;
-        let messages =
-            messages.map_err(|error| DataplaneError::kernel("list of proxied addresses", &error))?;
+        let messages = messages.map_err(kernel_error("list of proxied addresses"))?;
         Ok(messages.iter().filter_map(ProxyMessage::entry).collect())
     }
 

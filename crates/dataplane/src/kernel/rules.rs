@@ -2,7 +2,7 @@
 
 use super::types::RuleEntry;
 use super::{KernelRejection, RtnetlinkClient, decode};
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::{DataplaneResult, kernel_error};
 use crate::failure::KernelObject;
 use nlink::netlink::rule::RuleBuilder;
 use tortie_plan::RoutingRule;
@@ -10,25 +10,25 @@ use tortie_plan::RoutingRule;
 impl RtnetlinkClient {
     /// Returns the rules that have the form of those that we write.
     pub async fn rules(&self) -> DataplaneResult<Vec<RuleEntry>> {
-        let messages = self.connection.get_rules().await;
-        let messages = messages.map_err(|error| DataplaneError::kernel("list of routing rules", &error))?;
+        let messages = self.connection.get_rules().await.map_err(kernel_error("list of routing rules"))?;
         Ok(messages.iter().filter_map(decode::rule).collect())
     }
 
     pub async fn add_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
         self.faults.check(|| KernelObject::RoutingRule { priority: entry.rule.priority })?;
-        Ok(self.connection.add_rule(builder(entry.rule).protocol(entry.protocol)).await?)
+        Ok(self.connection.add_rule(rule_builder(entry.rule).protocol(entry.protocol)).await?)
     }
 
     pub async fn delete_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
-        let rule = builder(entry.rule);
+        let rule = rule_builder(entry.rule);
         // In a delete request, protocol 0 matches rules of any protocol.
         let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };
         Ok(self.connection.del_rule(rule).await?)
     }
 }
 
-fn builder(rule: RoutingRule) -> RuleBuilder {
+/// Creates a rule for packets without the mark.
+fn rule_builder(rule: RoutingRule) -> RuleBuilder {
     let builder = if rule.is_ipv4 { RuleBuilder::v4() } else { RuleBuilder::v6() };
     builder.priority(rule.priority).invert().fwmark_mask(rule.mark, rule.mark).table(rule.table.0)
 }

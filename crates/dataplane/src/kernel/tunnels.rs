@@ -2,7 +2,7 @@
 
 use super::types::{FdbKey, VxlanAttributes};
 use super::{KernelRejection, RtnetlinkClient, decode};
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::{DataplaneResult, kernel_error};
 use crate::failure::KernelObject;
 use ipnet::IpNet;
 use nlink::netlink::addr::{Ipv4Address, Ipv6Address};
@@ -16,8 +16,7 @@ impl RtnetlinkClient {
     /// Returns the forwarding entries of a VXLAN device.
     pub async fn forwarding_entries(&self, device: u32) -> DataplaneResult<Vec<(FdbKey, IpAddr)>> {
         let entries = self.connection.get_fdb_by_index(device).await;
-        let entries =
-            entries.map_err(|error| DataplaneError::kernel("list of forwarding entries", &error))?;
+        let entries = entries.map_err(kernel_error("list of forwarding entries"))?;
         Ok(entries.iter().filter_map(decode::forwarding).collect())
     }
 

@@ -1,7 +1,7 @@
 //! Verifies that a workload is still connected as requested, and describes each deviation (CNI CHECK).
 
 use super::{AttachRequest, GATEWAY_V4, HOST_MAC, link, setup};
-use crate::error::DataplaneResult;
+use crate::error::{DataplaneResult, kernel_error};
 use crate::failure::KernelObject;
 use crate::netns::Netns;
 use crate::sysctl;
@@ -47,10 +47,7 @@ async fn inside(container: &Netns, request: &AttachRequest, wrong: &mut Vec<Stri
             wrong.push(format!("address {address} is missing on {name}"));
         }
     }
-    let routes = connection
-        .get_routes()
-        .await
-        .map_err(|error| crate::DataplaneError::kernel("list of routes", &error))?;
+    let routes = connection.get_routes().await.map_err(kernel_error("list of routes"))?;
     let mut wanted = request.effective_routes();
     if request.has_v4() {
         wanted.push(IpNet::from(IpAddr::from(GATEWAY_V4)));
@@ -77,10 +74,7 @@ async fn outside(host: &Netns, request: &AttachRequest, wrong: &mut Vec<String>)
             wrong.push(format!("sysctl {} is not {}", setting.key.replace('/', "."), setting.value));
         }
     }
-    let routes = connection
-        .get_routes()
-        .await
-        .map_err(|error| crate::DataplaneError::kernel("list of routes", &error))?;
+    let routes = connection.get_routes().await.map_err(kernel_error("list of routes"))?;
     for address in &request.addresses {
         let net = IpNet::from(*address);
         let found = routes.iter().any(|route| route.oif() == Some(link.ifindex()) && leads_to(route, &net));

@@ -75,8 +75,8 @@ impl AttachRequest {
     }
 
     fn validate(&self) -> DataplaneResult<()> {
-        interface_name("container interface", &self.container_interface)?;
-        interface_name("host interface", &self.host_interface)?;
+        check_interface_name("container interface", &self.container_interface)?;
+        check_interface_name("host interface", &self.host_interface)?;
         if self.addresses.is_empty() {
             return Err(DataplaneError::Invalid {
                 field: "addresses",
@@ -94,11 +94,11 @@ impl AttachRequest {
     }
 }
 
-fn interface_name(field: &'static str, name: &str) -> DataplaneResult<()> {
-    let fine = (1..=15).contains(&name.len())
+fn check_interface_name(field: &'static str, name: &str) -> DataplaneResult<()> {
+    let is_valid = (1..=15).contains(&name.len())
         && !matches!(name, "." | "..")
         && !name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
-    if fine {
+    if is_valid {
         return Ok(());
     }
     Err(DataplaneError::Invalid {
@@ -110,18 +110,18 @@ fn interface_name(field: &'static str, name: &str) -> DataplaneResult<()> {
 /// Limits the number of namespaces processed concurrently: the kernel serialises most of this work with one lock.
 static NAMESPACE_PERMITS: Semaphore = Semaphore::const_new(8);
 
-/// Runs work where no other task waits for the thread. The kernel blocks requests that create or remove interfaces for
-/// milliseconds, and processes several in hardly more time than one. Needs a multi-threaded runtime.
-async fn aside<T>(work: impl Future<Output = T>) -> T {
+/// Runs work that blocks its thread: the kernel takes milliseconds to create or remove an interface. Other tasks of the
+/// thread move to another one, so this needs a multi-threaded runtime.
+async fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     // Cannot fail: the semaphore is never closed.
-    let _place = NAMESPACE_PERMITS.acquire().await;
+    let _permit = NAMESPACE_PERMITS.acquire().await;
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
 }
 
 /// Connects a namespace. If a step fails, everything created before it is removed.
 pub async fn attach(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     request.validate()?;
-    aside(wire(host, request)).await
+    run_blocking(wire(host, request)).await
 }
 
 async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
@@ -131,7 +131,10 @@ async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<Attached
     if link::find(&inside, &request.container_interface).await?.is_some() {
         return Err(DataplaneError::Kernel {
             object: KernelObject::interface(&request.container_interface),
-            reason: format!("already exists in {}; is the workload wired already?", request.netns.display()),
+            reason: format!(
+                "already exists in {}; check whether the workload is already connected",
+                request.netns.display()
+            ),
         });
     }
     // A leftover of a removed sandbox: the name may be reused.
@@ -140,14 +143,14 @@ async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<Attached
     match setup::set_up(host, &container, &outside, &inside, request).await {
         Ok(attached) => Ok(attached),
         Err(error) => {
-            undo(&outside, &inside, request).await;
+            remove_pair_ends(&outside, &inside, request).await;
             Err(error)
         }
     }
 }
 
 /// Removes the pair through either end that still exists.
-async fn undo(outside: &Connection<Route>, inside: &Connection<Route>, request: &AttachRequest) {
+async fn remove_pair_ends(outside: &Connection<Route>, inside: &Connection<Route>, request: &AttachRequest) {
     for (connection, name) in [(outside, &request.host_interface), (inside, &request.container_interface)] {
         if let Err(error) = link::remove_veth(connection, name).await {
             tracing::warn!(%error, interface = name, "cannot remove an interface of a failed attach");
@@ -170,12 +173,12 @@ pub async fn detach<'a>(
     let work = async {
         match (netns.map(Netns::open), host_interface) {
             (Some(Ok(container)), _) => link::remove_veth(&container.rtnetlink()?, container_interface).await,
-            (Some(Err(error)), name) => gone(host, error, name).await,
+            (Some(Err(error)), name) => handle_missing_namespace(host, error, name).await,
             (None, Some(name)) => link::remove_veth(&host.rtnetlink()?, name).await,
             (None, None) => Ok(()),
         }
     };
-    in_time(container_interface, work).await
+    remove_in_time(container_interface, work).await
 }
 
 /// Reverts an [`attach`], complete or not: removes only the pair that it would have created. An interface of the same
@@ -192,14 +195,18 @@ pub async fn undo_attach(
                 let inside = container.rtnetlink()?;
                 link::remove_pair(&inside, container_interface, &host.rtnetlink()?, host_interface).await
             }
-            Err(error) => gone(host, error, Some(host_interface)).await,
+            Err(error) => handle_missing_namespace(host, error, Some(host_interface)).await,
         }
     };
-    in_time(container_interface, work).await
+    remove_in_time(container_interface, work).await
 }
 
-/// Handles a failure to open the namespace. The kernel removes a pair a moment after its namespace is gone.
-async fn gone(host: &Netns, error: DataplaneError, host_interface: Option<&str>) -> DataplaneResult<()> {
+/// Handles a failure to open the namespace: if it is gone, waits until the kernel has removed the pair too.
+async fn handle_missing_namespace(
+    host: &Netns,
+    error: DataplaneError,
+    host_interface: Option<&str>,
+) -> DataplaneResult<()> {
     match (error, host_interface) {
         (DataplaneError::NamespaceGone { .. }, Some(name)) => {
             link::wait_until_gone(&host.rtnetlink()?, name).await
@@ -209,11 +216,11 @@ async fn gone(host: &Netns, error: DataplaneError, host_interface: Option<&str>)
     }
 }
 
-async fn in_time(
+async fn remove_in_time(
     container_interface: &str,
     work: impl Future<Output = DataplaneResult<()>>,
 ) -> DataplaneResult<()> {
-    match aside(async { tokio::time::timeout(DETACH_TIMEOUT, work).await }).await {
+    match run_blocking(async { tokio::time::timeout(DETACH_TIMEOUT, work).await }).await {
         Ok(outcome) => outcome,
         Err(_) => Err(DataplaneError::Kernel {
             object: KernelObject::interface(container_interface),

@@ -12,6 +12,7 @@ pub use denied_flows::DeniedFlows;
 #[doc(hidden)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
+pub use nft::{guarded_endpoints, read_counters, remove_host_translation, remove_policy};
 
 use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
@@ -53,11 +54,6 @@ impl Default for EngineStats {
     }
 }
 
-/// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
-pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
-    nft::counters(netns).await
-}
-
 /// An endpoint that the kernel's policy guards.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GuardedEndpoint {
@@ -65,22 +61,6 @@ pub enum GuardedEndpoint {
     Workload(String),
     /// Name of its interface; `None` for all interfaces.
     Host(Option<String>),
-}
-
-/// Returns the endpoints that the kernel's policy guards in a namespace.
-pub async fn guarded_endpoints(netns: &Netns) -> DataplaneResult<BTreeSet<GuardedEndpoint>> {
-    nft::guarded_endpoints(netns).await
-}
-
-/// Removes all policy, so that nothing is enforced any more. For hosts that are no longer nodes.
-pub async fn remove_policy(netns: &Netns) -> DataplaneResult<()> {
-    nft::remove(netns).await
-}
-
-/// Removes the translation of packets that the host itself sends, which older versions wrote, and returns the addresses
-/// that it concerned.
-pub async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
-    nft::remove_host_translation(netns).await
 }
 
 /// The interfaces of flows that bypass the rules.

@@ -200,6 +200,6 @@ async fn an_attach_that_fails_leaves_nothing() {
 
     sandbox.ip("link add eth0 type bridge");
     let error = attach(&host, &wanted).await.unwrap_err();
-    assert!(error.to_string().ends_with("; is the workload wired already?"), "{error}");
+    assert!(error.to_string().ends_with("; check whether the workload is already connected"), "{error}");
     assert!(!node.has_link("cali1") && sandbox.has_link("eth0"));
 }

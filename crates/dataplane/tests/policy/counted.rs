@@ -3,7 +3,7 @@
 use crate::namespace::{OpenNetns, TestNamespace, start};
 use crate::plans::{guarded, ingress, open_plan, policy_id, reaches, two_pods, udp};
 use std::sync::Arc;
-use tortie_dataplane::{CountedStage, CountedVerdict, RuleCounter, counters};
+use tortie_dataplane::{CountedStage, CountedVerdict, RuleCounter, read_counters};
 use tortie_plan::{PlannedRule, PolicyId, PolicyKind, RuleAction};
 
 /// Finds a counter by its display form, such as `gnp/web ingress rule 1`.
@@ -28,7 +28,7 @@ async fn rules_are_counted_and_staged_ones_decide_nothing() {
     dataplane.replace(plan).await.unwrap();
     assert!(reaches(&one, "10.65.0.3") && reaches(&one, "fd80:65::3"), "a staged policy denies nothing");
 
-    let counters = counters(&node.open()).await.unwrap();
+    let counters = read_counters(&node.open()).await.unwrap();
     let counts = |of| counter(&counters, of).packets;
     assert_eq!(counts("sgnp/soon ingress rule 1"), 2);
     assert_eq!((counts("gnp/web ingress rule 1"), counts("gnp/web ingress rule 2")), (0, 2));
@@ -50,7 +50,7 @@ async fn denials_at_tier_ends_are_counted_separately() {
     let (dataplane, _reports) = start(&node).await;
     dataplane.replace(plan).await.unwrap();
     assert!(!reaches(&one, "10.65.0.3") && !reaches(&one, "fd80:65::3") && reaches(&two, "10.65.0.2"));
-    let counters = counters(&node.open()).await.unwrap();
+    let counters = read_counters(&node.open()).await.unwrap();
     // At least one packet of each family; ping may retry.
     assert!(counter(&counters, "tier/default ingress end").packets >= 2, "{counters:?}");
     assert_eq!(counter(&counters, "gnp/web ingress rule 1").packets, 0);
@@ -59,6 +59,6 @@ async fn denials_at_tier_ends_are_counted_separately() {
 #[tokio::test(flavor = "multi_thread")]
 async fn counters_without_a_table_are_an_error() {
     let node = TestNamespace::new("node");
-    let error = counters(&node.open()).await.unwrap_err().to_string();
+    let error = read_counters(&node.open()).await.unwrap_err().to_string();
     assert!(error.contains("no policy is enforced here"), "{error}");
 }

@@ -8,7 +8,7 @@ use nlink::netlink::Nflog;
 use nlink::netlink::namespace::Netns;
 use nlink::netlink::nflog::NflogPacket;
 use std::time::Duration;
-use tortie_dataplane::{CountedVerdict, DataplaneHandle, counters, follow_log_group};
+use tortie_dataplane::{CountedVerdict, DataplaneHandle, follow_log_group, read_counters};
 use tortie_plan::{DataplaneSettings, LogLimit, PlannedRule, RuleAction};
 
 const NFLOG_GROUP: u16 = 3;
@@ -72,7 +72,7 @@ async fn packets_beyond_the_log_limit_still_pass() {
     assert!(reaches(&one, "fd80:65::3"));
     let families = [next(&mut packets).await, next(&mut packets).await, next(&mut packets).await];
     assert_eq!(families.map(|packet| packet.family), [NFPROTO_IPV4, NFPROTO_IPV4, NFPROTO_IPV6]);
-    let counters = counters(&node.open()).await.unwrap();
+    let counters = read_counters(&node.open()).await.unwrap();
     let first = counters.iter().find(|counter| counter.of.to_string() == "gnp/watch ingress rule 1");
     assert_eq!(first.map(|counter| counter.packets), Some(5), "all of them are counted");
     assert_eq!(first.map(|counter| counter.verdict), Some(CountedVerdict::Log));

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::io::Write;
 use tortie_ctl::{CommandError, layout};
-use tortie_dataplane::{CountedStage, CounterSubject, Netns, RuleCounter, counters};
+use tortie_dataplane::{CountedStage, CounterSubject, Netns, RuleCounter, read_counters};
 
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
@@ -46,7 +46,7 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         PolicyCommand::Watch(args) => return runtime.block_on(watch::watch(args, out)),
         PolicyCommand::Counters { output } => output,
     };
-    let read = async { counters(&Netns::current()?).await };
+    let read = async { read_counters(&Netns::current()?).await };
     let counters = runtime.block_on(read).map_err(CommandError::message)?;
     let text = match output {
         CounterFormat::Table => table(&counters),

@@ -19,23 +19,30 @@ pub struct RejectedObject {
 }
 
 /// Returns the objects that an operation creates, changes or removes.
-pub fn objects(operations: &[TableOperation<'_>], position: usize, family: TableFamily) -> Vec<KernelObject> {
+pub fn list_objects(
+    operations: &[TableOperation<'_>],
+    position: usize,
+    family: TableFamily,
+) -> Vec<KernelObject> {
     match operations.get(position) {
         Some(TableOperation::AddTable) => vec![family.object()],
-        _ => culprits_at(operations, position, &RejectionReason::default())
+        _ => find_rejected_at(operations, position, &RejectionReason::default())
             .into_iter()
-            .map(|culprit| culprit.object)
+            .map(|rejected| rejected.object)
             .collect(),
     }
 }
 
 /// Returns the chains, rules, sets and elements that a rejection is about.
-pub fn culprits(operations: &[TableOperation<'_>], refusal: &TransactionRejection) -> Vec<RejectedObject> {
-    let refused = refusal.operations.iter();
-    refused.flat_map(|(position, reason)| culprits_at(operations, *position, reason)).collect()
+pub fn find_rejected(
+    operations: &[TableOperation<'_>],
+    rejection: &TransactionRejection,
+) -> Vec<RejectedObject> {
+    let rejected = rejection.operations.iter();
+    rejected.flat_map(|(position, reason)| find_rejected_at(operations, *position, reason)).collect()
 }
 
-fn culprits_at(
+fn find_rejected_at(
     operations: &[TableOperation<'_>],
     position: usize,
     reason: &RejectionReason,
@@ -60,12 +67,12 @@ fn culprits_at(
             TableOperation::AddElements { set, kind, elements }
             | TableOperation::DeleteElements { set, kind, elements },
         ) => {
-            let culprits = elements.iter().map(|element| {
+            let rejected = elements.iter().map(|element| {
                 let (object, interface) = element_object(set, *kind, element);
                 let own = interface.is_some().then(|| (*element).clone());
                 RejectedObject { interface, element: own, ..RejectedObject::new(set, object, reason) }
             });
-            return culprits.collect();
+            return rejected.collect();
         }
     };
     vec![RejectedObject::new(name, object, reason)]
@@ -151,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_named_as_people_write_them() {
+    fn elements_are_described_in_nft_notation() {
         let v4 = [10, 0, 0, 1];
         let cases = [
             (NftElement::key(interface("cali1")), SetType::Interfaces, "cali1", Some("cali1")),

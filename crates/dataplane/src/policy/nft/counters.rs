@@ -16,7 +16,7 @@ const NF_DROP: i32 = 0;
 const NF_ACCEPT: i32 = 1;
 
 /// Returns the counters of all policy rules in a namespace. The node that wrote them need not be running.
-pub async fn counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
+pub async fn read_counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     let connection = netns.nftables()?;
     let table = TableFamily::Inet;
     let tables = connection.list_tables_in(Family::Inet).await.map_err(|error| table.error(&error))?;

@@ -1,4 +1,5 @@
-//! Encodes rules as nf_tables expressions, which load, compare and act.
+//! Encodes rules as nf_tables expressions: they load fields of a packet into registers, compare registers, and act on
+//! the packet.
 
 use super::rule::{NatEnd, NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest};
 use super::table::{address_bytes, slots};
@@ -7,13 +8,17 @@ use nlink::netlink::nftables as wire;
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::{LogLimit, PortInterval};
 
-/// The register for single values, and the first of the four-byte registers for keys of several fields.
+/// Register for single values.
 const REGISTER: u32 = 1;
+/// First of the four-byte registers, which hold keys of several fields.
 const FIRST_SLOT: u32 = 8;
-/// Registers behind an address of either family.
+/// Registers of the first and last port of a range. `REGISTER` overlaps the four-byte registers 8 to 11, so these are
+/// the first ones that do not overlap an address of either family.
 const FIRST_PORT: u32 = 12;
 const LAST_PORT: u32 = 13;
+/// Register that holds the verdict of the rule.
 const VERDICT: u32 = 0;
+/// Syslog level "notice".
 const LOG_NOTICE: u32 = 5;
 
 /// Attribute types of the ports in the two kinds of source translation.
@@ -43,26 +48,30 @@ pub(super) struct AnonymousSet {
     pub ranges: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Encodes the expressions of a rule, and returns the anonymous sets that have to be created before it. `next` is the
-/// counter for their ids.
-pub(super) fn expressions<'r>(
+/// Encodes the expressions of a rule, and returns the anonymous sets that have to be created before it. `next_id` is
+/// the next free ID for such a set.
+pub(super) fn encode_expressions<'r>(
     rule: &'r NftRule,
-    next: &'r mut u32,
+    next_id: &'r mut u32,
 ) -> (NetlinkAttributes, Vec<AnonymousSet>) {
-    let mut writer =
-        ExpressionWriter { list: NetlinkAttributes::default(), nameless: Vec::new(), loaded: &[], next };
-    rule.matches.iter().for_each(|condition| writer.condition(condition));
-    rule.actions.iter().for_each(|action| writer.action(action));
-    (writer.list, writer.nameless)
+    let mut writer = ExpressionWriter {
+        list: NetlinkAttributes::default(),
+        anonymous_sets: Vec::new(),
+        loaded: &[],
+        next_id,
+    };
+    rule.matches.iter().for_each(|condition| writer.push_condition(condition));
+    rule.actions.iter().for_each(|action| writer.push_action(action));
+    (writer.list, writer.anonymous_sets)
 }
 
 struct ExpressionWriter<'n> {
     list: NetlinkAttributes,
-    nameless: Vec<AnonymousSet>,
+    anonymous_sets: Vec<AnonymousSet>,
     /// The fields that are still in the registers of the last lookup. Consecutive lookups of the same fields load them
     /// only once: the kernel accepts at most 128 expressions in a rule, and 4 KB in total.
     loaded: &'n [NftField],
-    next: &'n mut u32,
+    next_id: &'n mut u32,
 }
 
 impl<'n> ExpressionWriter<'n> {
@@ -72,29 +81,24 @@ impl<'n> ExpressionWriter<'n> {
         self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
     }
 
-    fn condition(&mut self, condition: &'n NftMatch) {
+    fn push_condition(&mut self, condition: &'n NftMatch) {
         match condition {
             NftMatch::Field { field, negated, test } => {
                 self.loaded = &[];
                 self.load(*field, REGISTER);
-                self.test(*field, *negated, test);
+                self.push_test(*field, *negated, test);
             }
             NftMatch::Lookup { fields, negated, set } => {
-                let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
                 if self.loaded != fields.as_slice() {
-                    let mut register = first;
-                    for field in fields {
-                        self.load(*field, register);
-                        register += u32::try_from(slots(*field)).unwrap_or_default();
-                    }
+                    self.load_key(fields);
                 }
                 self.loaded = fields;
-                self.lookup(set, None, first, *negated);
+                self.lookup(set, None, key_register(fields), *negated);
             }
         }
     }
 
-    fn test(&mut self, field: NftField, negated: bool, test: &NftTest) {
+    fn push_test(&mut self, field: NftField, negated: bool, test: &NftTest) {
         match test {
             NftTest::Is(value) => self.compare(negated, value),
             NftTest::Begins(prefix) => self.compare(negated, prefix),
@@ -117,10 +121,10 @@ impl<'n> ExpressionWriter<'n> {
                 [(first, last)] if first == last => self.compare(negated, first),
                 [(first, last)] => self.range(negated, first, last),
                 _ => {
-                    let id = *self.next;
-                    *self.next += 1;
+                    let id = *self.next_id;
+                    *self.next_id += 1;
                     self.lookup("__set%d", Some(id), REGISTER, negated);
-                    self.nameless.push(AnonymousSet {
+                    self.anonymous_sets.push(AnonymousSet {
                         id,
                         length: field.length(),
                         field,
@@ -128,6 +132,15 @@ impl<'n> ExpressionWriter<'n> {
                     });
                 }
             },
+        }
+    }
+
+    /// Loads the fields of a set's key into consecutive registers.
+    fn load_key(&mut self, fields: &[NftField]) {
+        let mut register = key_register(fields);
+        for field in fields {
+            self.load(*field, register);
+            register += u32::try_from(slots(*field)).unwrap_or_default();
         }
     }
 
@@ -155,7 +168,7 @@ impl<'n> ExpressionWriter<'n> {
             NftField::SourceType => self.route(ADDRESS_TYPE, SOURCE, register),
             NftField::SourceTypeThere => self.route(ADDRESS_TYPE, SOURCE | OUT_INTERFACE, register),
             NftField::ReturnInterface => self.route(INTERFACE, SOURCE | IN_INTERFACE, register),
-            // Behind hardware type, protocol type, address lengths, operation and sender hardware address.
+            // After hardware type, protocol type, address lengths, operation and sender hardware address.
             NftField::ArpSender => self.payload(NETWORK, 14, length, register),
             NftField::Mark => self.meta(3, register),
             NftField::InIndex => self.meta(4, register),
@@ -203,7 +216,7 @@ impl<'n> ExpressionWriter<'n> {
         let data = NetlinkAttributes::default()
             .number(wire::NFTA_CMP_SREG, REGISTER)
             .number(wire::NFTA_CMP_OP, u32::from(differs))
-            .nest(wire::NFTA_CMP_DATA, value_of(value));
+            .nest(wire::NFTA_CMP_DATA, encode_value(value));
         self.push("cmp", data);
     }
 
@@ -211,8 +224,8 @@ impl<'n> ExpressionWriter<'n> {
         let data = NetlinkAttributes::default()
             .number(wire::NFTA_RANGE_SREG, REGISTER)
             .number(wire::NFTA_RANGE_OP, u32::from(outside))
-            .nest(wire::NFTA_RANGE_FROM_DATA, value_of(first))
-            .nest(wire::NFTA_RANGE_TO_DATA, value_of(last));
+            .nest(wire::NFTA_RANGE_FROM_DATA, encode_value(first))
+            .nest(wire::NFTA_RANGE_TO_DATA, encode_value(last));
         self.push("range", data);
     }
 
@@ -223,8 +236,8 @@ impl<'n> ExpressionWriter<'n> {
             .number(wire::NFTA_BITWISE_SREG, REGISTER)
             .number(wire::NFTA_BITWISE_DREG, REGISTER)
             .number(wire::NFTA_BITWISE_LEN, length)
-            .nest(wire::NFTA_BITWISE_MASK, value_of(mask))
-            .nest(wire::NFTA_BITWISE_XOR, value_of(flip));
+            .nest(wire::NFTA_BITWISE_MASK, encode_value(mask))
+            .nest(wire::NFTA_BITWISE_XOR, encode_value(flip));
         self.push("bitwise", data);
     }
 
@@ -241,7 +254,7 @@ impl<'n> ExpressionWriter<'n> {
         self.push("lookup", data);
     }
 
-    fn action(&mut self, action: &NftAction) {
+    fn push_action(&mut self, action: &NftAction) {
         match action {
             NftAction::Count => self.push(
                 "counter",
@@ -250,11 +263,12 @@ impl<'n> ExpressionWriter<'n> {
                     .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]),
             ),
             NftAction::Limit(LogLimit { packets, seconds, burst }) => {
-                self.push("limit", limit(*packets, *seconds, *burst));
+                self.push("limit", encode_limit(*packets, *seconds, *burst));
             }
             NftAction::Over(rate) => {
                 const EXCEEDED: u32 = 1;
-                let data = limit(rate.per_second, 1, rate.burst).number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
+                let data =
+                    encode_limit(rate.per_second, 1, rate.burst).number(wire::NFTA_LIMIT_FLAGS, EXCEEDED);
                 self.push("limit", data);
             }
             NftAction::ConnectionsOver(count) => {
@@ -272,7 +286,7 @@ impl<'n> ExpressionWriter<'n> {
                 self.list = std::mem::take(&mut self.list).nest(wire::NFTA_LIST_ELEM, expression);
             }
             NftAction::Masquerade { ports } => {
-                let data = self.ports(NetlinkAttributes::default(), *ports, MASQUERADE);
+                let data = self.add_ports(NetlinkAttributes::default(), *ports, MASQUERADE);
                 self.push("masq", data);
             }
             NftAction::TranslateSource { address, ports } => self.translate_source(*address, *ports),
@@ -312,17 +326,22 @@ impl<'n> ExpressionWriter<'n> {
 
     fn dispatch(&mut self, field: NftField, map: &str) {
         self.load(field, REGISTER);
+        self.lookup_map(map, REGISTER, VERDICT);
+    }
+
+    /// Loads the value of a map for the key in a register.
+    fn lookup_map(&mut self, map: &str, key: u32, value: u32) {
         let data = NetlinkAttributes::default()
             .text(wire::NFTA_LOOKUP_SET, map)
-            .number(wire::NFTA_LOOKUP_SREG, REGISTER)
-            .number(wire::NFTA_LOOKUP_DREG, VERDICT);
+            .number(wire::NFTA_LOOKUP_SREG, key)
+            .number(wire::NFTA_LOOKUP_DREG, value);
         self.push("lookup", data);
     }
 
     fn translate_destination(&mut self, address: Ipv4Addr, port: u16) {
         self.constant(REGISTER, &address.octets());
         self.constant(FIRST_PORT, &port.to_be_bytes());
-        let data = translation(NatEnd::Destination, NftFamily::V4)
+        let data = encode_translation(NatEnd::Destination, NftFamily::V4)
             .number(wire::NFTA_NAT_REG_PROTO_MIN, FIRST_PORT)
             .number(wire::NFTA_NAT_REG_PROTO_MAX, FIRST_PORT);
         self.push("nat", data);
@@ -330,23 +349,14 @@ impl<'n> ExpressionWriter<'n> {
 
     fn translate_source(&mut self, address: IpAddr, ports: Option<PortInterval>) {
         self.constant(REGISTER, &address_bytes(address));
-        let data = self.ports(translation(NatEnd::Source, NftFamily::from(address)), ports, NAT);
+        let data = self.add_ports(encode_translation(NatEnd::Source, NftFamily::from(address)), ports, NAT);
         self.push("nat", data);
     }
 
     fn translate_by(&mut self, end: NatEnd, family: NftFamily, fields: &[NftField], map: &str) {
-        let first = if fields.len() == 1 { REGISTER } else { FIRST_SLOT };
-        let mut register = first;
-        for field in fields {
-            self.load(*field, register);
-            register += u32::try_from(slots(*field)).unwrap_or_default();
-        }
-        let lookup = NetlinkAttributes::default()
-            .text(wire::NFTA_LOOKUP_SET, map)
-            .number(wire::NFTA_LOOKUP_SREG, first)
-            .number(wire::NFTA_LOOKUP_DREG, REGISTER);
-        self.push("lookup", lookup);
-        self.push("nat", translation(end, family));
+        self.load_key(fields);
+        self.lookup_map(map, key_register(fields), REGISTER);
+        self.push("nat", encode_translation(end, family));
     }
 
     /// Sets the upper six bits of the former type of service field, which spans the first two bytes of an IPv6 header.
@@ -375,9 +385,9 @@ impl<'n> ExpressionWriter<'n> {
         self.push("payload", write);
     }
 
-    /// Adds the port range for translated packets, and has the kernel choose ports at random: ports counted up from the
-    /// same start would collide between nodes, and between packets translated at the same moment.
-    fn ports(
+    /// Adds the port range for translated packets, and makes the kernel choose ports at random: ports in ascending order
+    /// from the same start would collide between nodes, and between packets that are translated concurrently.
+    fn add_ports(
         &mut self,
         data: NetlinkAttributes,
         ports: Option<PortInterval>,
@@ -396,7 +406,7 @@ impl<'n> ExpressionWriter<'n> {
     fn constant(&mut self, register: u32, value: &[u8]) {
         let data = NetlinkAttributes::default()
             .number(wire::NFTA_IMMEDIATE_DREG, register)
-            .nest(wire::NFTA_IMMEDIATE_DATA, value_of(value));
+            .nest(wire::NFTA_IMMEDIATE_DATA, encode_value(value));
         self.push("immediate", data);
     }
 
@@ -418,7 +428,7 @@ impl<'n> ExpressionWriter<'n> {
             .number(wire::NFTA_BYTEORDER_LEN, LENGTH)
             .number(wire::NFTA_BYTEORDER_SIZE, LENGTH);
         self.push("byteorder", order);
-        // Offset 2: behind kind and length of the option.
+        // Offset 2: after kind and length of the option.
         let write = NetlinkAttributes::default()
             .number(wire::NFTA_EXTHDR_SREG, REGISTER)
             .bytes(wire::NFTA_EXTHDR_TYPE, &[MAXIMUM_SEGMENT])
@@ -440,20 +450,25 @@ impl<'n> ExpressionWriter<'n> {
     fn verdict(&mut self, code: i32, chain: Option<&str>) {
         let data = NetlinkAttributes::default()
             .number(wire::NFTA_IMMEDIATE_DREG, VERDICT)
-            .nest(wire::NFTA_IMMEDIATE_DATA, verdict(code, chain));
+            .nest(wire::NFTA_IMMEDIATE_DATA, encode_verdict(code, chain));
         self.push("immediate", data);
     }
 }
 
-/// Encodes a translation to the address in the register.
-fn limit(packets: u32, seconds: u32, burst: u32) -> NetlinkAttributes {
+/// Returns the first register of the key of a set.
+fn key_register(fields: &[NftField]) -> u32 {
+    if fields.len() == 1 { REGISTER } else { FIRST_SLOT }
+}
+
+fn encode_limit(packets: u32, seconds: u32, burst: u32) -> NetlinkAttributes {
     NetlinkAttributes::default()
         .bytes(wire::NFTA_LIMIT_RATE, &u64::from(packets).to_be_bytes())
         .bytes(wire::NFTA_LIMIT_UNIT, &u64::from(seconds).to_be_bytes())
         .number(wire::NFTA_LIMIT_BURST, burst)
 }
 
-fn translation(end: NatEnd, family: NftFamily) -> NetlinkAttributes {
+/// Encodes a translation to the address in the register.
+fn encode_translation(end: NatEnd, family: NftFamily) -> NetlinkAttributes {
     let end: u32 = match end {
         NatEnd::Source => 0,
         NatEnd::Destination => 1,
@@ -469,12 +484,12 @@ fn translation(end: NatEnd, family: NftFamily) -> NetlinkAttributes {
         .number(wire::NFTA_NAT_REG_ADDR_MAX, REGISTER)
 }
 
-fn value_of(value: &[u8]) -> NetlinkAttributes {
+fn encode_value(value: &[u8]) -> NetlinkAttributes {
     NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, value)
 }
 
 /// Encodes a verdict as data, for a rule or a map.
-pub(super) fn verdict(code: i32, chain: Option<&str>) -> NetlinkAttributes {
+pub(super) fn encode_verdict(code: i32, chain: Option<&str>) -> NetlinkAttributes {
     let mut data = NetlinkAttributes::default().bytes(wire::NFTA_VERDICT_CODE, &code.to_be_bytes());
     if let Some(chain) = chain {
         data = data.text(wire::NFTA_VERDICT_CHAIN, chain);

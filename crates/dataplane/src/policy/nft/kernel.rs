@@ -6,7 +6,7 @@ use super::message::{self, TABLE_NAME, TableOperation, USERDATA_FINGERPRINT};
 use super::ranges;
 use super::rule::NftFamily as IpFamily;
 use super::table::{ChainHook, ChainKind, ElementData, HookPoint, NftElement, SetType, TableFamily};
-use crate::error::{DataplaneError, DataplaneResult};
+use crate::error::{DataplaneError, DataplaneResult, kernel_error};
 use crate::failure::{FailureReason, KernelObject};
 use crate::faults::KernelFaults;
 use crate::netlink::{NetlinkFrame, answers, attributes, frames};
@@ -93,13 +93,9 @@ impl NftablesClient {
         setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES).map_err(|error| {
             DataplaneError::Kernel { object: "netlink socket".into(), reason: error.to_string() }
         })?;
-        socket
-            .set_rcvbuf(RECEIVE_BUFFER_BYTES)
-            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
+        socket.set_rcvbuf(RECEIVE_BUFFER_BYTES).map_err(kernel_error("netlink socket"))?;
         let reader = netns.netfilter_socket()?;
-        reader
-            .set_rcvbuf(RECEIVE_BUFFER_BYTES)
-            .map_err(|error| DataplaneError::kernel("netlink socket", &error))?;
+        reader.set_rcvbuf(RECEIVE_BUFFER_BYTES).map_err(kernel_error("netlink socket"))?;
         Ok(NftablesClient { family, connection, reader, faults: netns.faults().clone() })
     }
 
@@ -173,7 +169,7 @@ impl NftablesClient {
     ) -> Option<TransactionRejection> {
         let mut refused = Vec::new();
         for position in 0..operations.len() {
-            for object in blame::objects(operations, position, family) {
+            for object in blame::list_objects(operations, position, family) {
                 if let Some(errno) = self.faults.errno(|| object.clone()) {
                     let text = format!("{object}: {}", nlink::Error::from_errno(-errno));
                     refused.push((position, RejectionReason { errno: Some(errno), text }));

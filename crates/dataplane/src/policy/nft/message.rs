@@ -140,8 +140,8 @@ fn with_hook(chain: NetlinkAttributes, hook: Option<ChainHook>) -> NetlinkAttrib
 }
 
 fn add_rule(chain: &str, rule: &NftRule, next: &mut u32) -> Vec<TableMessage> {
-    let (expressions, nameless) = expression::expressions(rule, next);
-    let mut messages: Vec<TableMessage> = nameless.iter().flat_map(nameless_set).collect();
+    let (expressions, sets) = expression::encode_expressions(rule, next);
+    let mut messages: Vec<TableMessage> = sets.iter().flat_map(add_anonymous_set).collect();
     let attributes = NetlinkAttributes::default()
         .text(wire::NFTA_RULE_TABLE, TABLE_NAME)
         .text(wire::NFTA_RULE_CHAIN, chain)
@@ -238,8 +238,8 @@ fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
 }
 
 /// Encodes a constant set of ranges for one rule, and its elements.
-fn nameless_set(nameless: &AnonymousSet) -> Vec<TableMessage> {
-    let kind = match nameless.field {
+fn add_anonymous_set(set: &AnonymousSet) -> Vec<TableMessage> {
+    let kind = match set.field {
         NftField::Source(super::rule::NftFamily::V4) | NftField::Destination(super::rule::NftFamily::V4) => 7,
         NftField::Source(super::rule::NftFamily::V6) | NftField::Destination(super::rule::NftFamily::V6) => 8,
         NftField::SourcePort | NftField::DestinationPort => 13,
@@ -249,18 +249,17 @@ fn nameless_set(nameless: &AnonymousSet) -> Vec<TableMessage> {
         _ => 4,
     };
     let flags = wire::NFT_SET_ANONYMOUS | wire::NFT_SET_CONSTANT | wire::NFT_SET_INTERVAL;
-    let set = NetlinkAttributes::default()
+    let attributes = NetlinkAttributes::default()
         .text(wire::NFTA_SET_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_NAME, "__set%d")
         .number(wire::NFTA_SET_FLAGS, flags)
         .number(wire::NFTA_SET_KEY_TYPE, kind)
-        .number(wire::NFTA_SET_KEY_LEN, u32::try_from(nameless.length).unwrap_or_default())
-        .number(wire::NFTA_SET_ID, nameless.id);
-    let elements = nameless.ranges.iter().flat_map(|(first, last)| interval(first, last));
-    let mut messages = vec![message(wire::NFT_MSG_NEWSET, CREATE, set)];
+        .number(wire::NFTA_SET_KEY_LEN, u32::try_from(set.length).unwrap_or_default())
+        .number(wire::NFTA_SET_ID, set.id);
+    let elements = set.ranges.iter().flat_map(|(first, last)| interval(first, last));
+    let mut messages = vec![message(wire::NFT_MSG_NEWSET, CREATE, attributes)];
     messages.extend(
-        lists("__set%d", Some(nameless.id), elements)
-            .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list)),
+        lists("__set%d", Some(set.id), elements).map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list)),
     );
     messages
 }
@@ -298,7 +297,7 @@ fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkAttribute
         (ElementData::Last(last), SetType::Nets(_)) => return interval(key, last),
         (ElementData::Last(last), _) => element_key(key).nest(wire::NFTA_SET_ELEM_KEY_END, data_value(last)),
         (ElementData::Goto(chain), _) => {
-            let verdict = expression::verdict(wire::NFT_GOTO, Some(chain));
+            let verdict = expression::encode_verdict(wire::NFT_GOTO, Some(chain));
             element_key(key).nest(wire::NFTA_SET_ELEM_DATA, verdict)
         }
         (ElementData::Value(value), _) => element_key(key).nest(wire::NFTA_SET_ELEM_DATA, data_value(value)),

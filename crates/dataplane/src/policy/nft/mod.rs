@@ -20,8 +20,8 @@ mod state;
 mod table;
 mod writer;
 
-pub(super) use counters::counters;
-pub(super) use guarded::guarded_endpoints;
+pub use counters::read_counters;
+pub use guarded::guarded_endpoints;
 
 use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
@@ -47,7 +47,7 @@ use writer::{TableFailure, TableWriter};
 const HOST_TRANSLATION_CHAIN: &str = "floating-out";
 
 /// Removes the tables if they exist, so that nothing is enforced any more. For hosts that are no longer nodes.
-pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
+pub async fn remove_policy(netns: &Netns) -> DataplaneResult<()> {
     foreign::remove(netns).await?;
     offload::remove(netns).await?;
     let tables = [TableFamily::Inet, TableFamily::Arp];
@@ -78,7 +78,7 @@ pub(super) async fn remove(netns: &Netns) -> DataplaneResult<()> {
 }
 
 /// Removes the chain that translated packets from the host itself to floating addresses, and returns those addresses.
-pub(super) async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
+pub async fn remove_host_translation(netns: &Netns) -> DataplaneResult<BTreeSet<IpAddr>> {
     let kernel = NftablesClient::open(netns, TableFamily::Inet)?;
     if !kernel.has_chain(HOST_TRANSLATION_CHAIN).await? {
         return Ok(BTreeSet::new());

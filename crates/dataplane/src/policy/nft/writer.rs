@@ -149,7 +149,7 @@ impl TableWriter {
             }
             self.stats.writes += 1;
             let committed = self.kernel.commit(&operations).await;
-            let culprits = committed.as_ref().err().map(|refusal| blame::culprits(&operations, refusal));
+            let culprits = committed.as_ref().err().map(|refusal| blame::find_rejected(&operations, refusal));
             let refusal = match committed {
                 Ok(()) if preparing => {
                     diff.prepared();

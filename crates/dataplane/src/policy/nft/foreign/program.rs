@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Seconds to wait for the xtables lock. The whole dataplane waits as long.
+/// Seconds that a program waits for the xtables lock. The dataplane is blocked during this time.
 const LOCK_WAIT_SECONDS: &str = "1";
 /// Time after which a program is considered stuck.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,9 +45,9 @@ impl LegacyProgram {
     }
 
     /// Runs a command of the program, and returns its output.
-    pub async fn run(self, netns: &Netns, words: Vec<String>) -> Result<String, ProgramError> {
-        let words = [vec!["-w".to_owned(), LOCK_WAIT_SECONDS.to_owned()], words].concat();
-        run_program(netns, self.name().to_owned(), words, String::new()).await
+    pub async fn run(self, netns: &Netns, arguments: Vec<String>) -> Result<String, ProgramError> {
+        let arguments = [vec!["-w".to_owned(), LOCK_WAIT_SECONDS.to_owned()], arguments].concat();
+        run_program(netns, self.name().to_owned(), arguments, String::new()).await
     }
 
     /// Returns the output of `iptables-save` for a table.
@@ -59,8 +59,8 @@ impl LegacyProgram {
     /// Runs `iptables-restore` without flushing existing rules; either all lines take effect or none.
     pub async fn restore(self, netns: &Netns, lines: String) -> Result<(), ProgramError> {
         let program = format!("{}-restore", self.name());
-        let words = ["--noflush", "-w", LOCK_WAIT_SECONDS].map(str::to_owned).to_vec();
-        run_program(netns, program, words, lines).await.map(drop)
+        let arguments = ["--noflush", "-w", LOCK_WAIT_SECONDS].map(str::to_owned).to_vec();
+        run_program(netns, program, arguments, lines).await.map(drop)
     }
 }
 
@@ -90,17 +90,17 @@ enum ProgramFailure {
 async fn run_program(
     netns: &Netns,
     program: String,
-    words: Vec<String>,
+    arguments: Vec<String>,
     input: String,
 ) -> Result<String, ProgramError> {
-    let command = format!("{program} {}", words.join(" "));
-    let outcome = netns.within(move || run_here(&program, &words, &input)).await;
+    let command = format!("{program} {}", arguments.join(" "));
+    let outcome = netns.within(move || run_blocking(&program, &arguments, &input)).await;
     outcome.unwrap_or_else(|error| Err(error.into())).map_err(|source| ProgramError { command, source })
 }
 
-fn run_here(program: &str, words: &[String], input: &str) -> Result<String, ProgramFailure> {
+fn run_blocking(program: &str, arguments: &[String], input: &str) -> Result<String, ProgramFailure> {
     let spawned = Command::new(program)
-        .args(words)
+        .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -110,7 +110,7 @@ fn run_here(program: &str, words: &[String], input: &str) -> Result<String, Prog
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(ProgramFailure::NotFound),
         Err(error) => return Err(error.into()),
     };
-    let outcome = converse(&mut child, input);
+    let outcome = exchange_data(&mut child, input);
     if outcome.is_err() {
         let _ = child.kill();
         let _ = child.wait();
@@ -118,7 +118,8 @@ fn run_here(program: &str, words: &[String], input: &str) -> Result<String, Prog
     outcome
 }
 
-fn converse(child: &mut Child, input: &str) -> Result<String, ProgramFailure> {
+/// Writes the input of a program, and returns its output once it has ended.
+fn exchange_data(child: &mut Child, input: &str) -> Result<String, ProgramFailure> {
     let output = read_in_thread(child.stdout.take());
     let messages = read_in_thread(child.stderr.take());
     if let Some(mut stdin) = child.stdin.take() {
