@@ -1,4 +1,5 @@
-//! Service ranges: those of the BGPConfiguration for all nodes, and the service addresses that this node answers for.
+//! Service ranges in the plan: those of the BGPConfiguration for all nodes, and the service addresses for which this
+//! node answers ARP and ND requests.
 
 use crate::conversion_error::parse_cidr;
 use ipnet::IpNet;
@@ -26,16 +27,16 @@ impl ServiceRanges {
         self.configured.clear();
         let spec = &configuration.spec;
         let blocks = [&spec.service_cluster_ips, &spec.service_external_ips, &spec.service_load_balancer_ips];
-        let mut wrong = Vec::new();
+        let mut invalid = Vec::new();
         for ServiceIPBlock { cidr } in blocks.into_iter().flatten() {
             match parse_cidr("cidr", cidr) {
                 Ok(range) => {
                     self.configured.insert(range.trunc());
                 }
-                Err(error) => wrong.push(error.to_string()),
+                Err(error) => invalid.push(error.to_string()),
             }
         }
-        (!wrong.is_empty()).then(|| wrong.join(", ") + "; the other ranges of services are used")
+        (!invalid.is_empty()).then(|| invalid.join(", ") + "; the other service ranges are used")
     }
 
     pub fn remove(&mut self, name: &str) {

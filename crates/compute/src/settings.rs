@@ -271,8 +271,7 @@ mod tests {
         // The bits in use stay in use.
         let old = with("NftablesMarkMask", "0xff");
         let mut new = with("NftablesMarkMask", "0x8");
-        let named =
-            "nftablesMarkMask (environment): 0x8 has 1 bits and policy needs 2; the bits in use stay in use";
+        let named = "nftablesMarkMask (environment): 0x8 has 1 bits and policy needs 2; the previous bits stay in use";
         assert_eq!(new.warnings(), [named]);
         new.keep_marks(&old);
         assert_eq!(new.settings().policy.marks, old.marks());

@@ -4,9 +4,9 @@
 use tortie_dataplane::Netns;
 
 #[cfg(feature = "failpoints")]
-pub use wanted::hit;
+pub use active::hit;
 
-/// Returns the host namespace with injected faults: the kernel refuses the objects that are listed in the file named
+/// Returns the host namespace with injected faults: the kernel rejects the objects that are listed in the file named
 /// by TORTIE_FAULTS.
 #[cfg(feature = "failpoints")]
 pub fn with_faults(host: Netns) -> Netns {
@@ -27,7 +27,7 @@ pub fn with_faults(host: Netns) -> Netns {
 pub async fn hit(_name: &str) {}
 
 #[cfg(feature = "failpoints")]
-mod wanted {
+mod active {
     use std::path::PathBuf;
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ mod wanted {
 
     /// The parsed variable TORTIE_FAILPOINT.
     struct FailpointRequest {
-        place: String,
+        name: String,
         /// The daemon creates this file when it reaches the failpoint for the first time, and continues when the file
         /// has been removed. Without a file, the daemon aborts.
         held_by: Option<PathBuf>,
@@ -46,19 +46,19 @@ mod wanted {
     static FAILPOINT_REQUEST: LazyLock<Option<FailpointRequest>> = LazyLock::new(|| {
         let text = std::env::var("TORTIE_FAILPOINT").ok()?;
         Some(match text.split_once(':') {
-            Some((place, file)) => {
-                FailpointRequest { place: place.to_owned(), held_by: Some(PathBuf::from(file)) }
+            Some((name, file)) => {
+                FailpointRequest { name: name.to_owned(), held_by: Some(PathBuf::from(file)) }
             }
-            None => FailpointRequest { place: text, held_by: None },
+            None => FailpointRequest { name: text, held_by: None },
         })
     });
     static FAILPOINT_REACHED: AtomicBool = AtomicBool::new(false);
 
     /// Aborts, panics or blocks if TORTIE_FAILPOINT selects this failpoint: `NAME`, `NAME:panic` or `NAME:FILE`.
     pub async fn hit(name: &str) {
-        let Some(wanted) = FAILPOINT_REQUEST.as_ref().filter(|wanted| wanted.place == name) else { return };
-        let Some(file) = &wanted.held_by else {
-            tracing::error!(name, "killed by a failpoint");
+        let Some(request) = FAILPOINT_REQUEST.as_ref().filter(|request| request.name == name) else { return };
+        let Some(file) = &request.held_by else {
+            tracing::error!(name, "aborted by a failpoint");
             std::process::abort();
         };
         // The panic ends only the task that reaches the failpoint first, not the process.

@@ -32,10 +32,10 @@ pub struct LogCounters {
     pub errors: AtomicU64,
 }
 
-/// The log of the process. The caller of the node creates it, because lines are logged before the settings are known.
+/// The log of the process. The caller of the node creates it, because the process logs before it knows the settings.
 pub trait LogControl: Send + Sync {
     /// Applies the settings. Returns the settings that cannot be applied, each with its name and value.
-    fn follow(&self, settings: &LogSettings) -> Vec<String>;
+    fn apply(&self, settings: &LogSettings) -> Vec<String>;
 
     fn counters(&self) -> Arc<LogCounters>;
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_syslog_are_asked_for() {
+    fn file_and_syslog_must_be_configured() {
         let file = |path: &str, severity| Some(LogFileSettings { path: PathBuf::from(path), severity });
         let default = settings(&[]);
         assert_eq!((default.file, default.syslog), (None, None));

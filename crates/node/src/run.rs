@@ -100,7 +100,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Re
     }
     let node = async {
         let _observers = start(&settings, version, logs, service, &mut tasks).await?;
-        Err(NodeRunError::from(tasks.ended().await))
+        Err(NodeRunError::from(tasks.wait_until_ended().await))
     };
     let outcome = tokio::select! {
         outcome = node => outcome,
@@ -295,7 +295,7 @@ impl StartedNode<'_> {
         register(&resources, &settings.variables, &settings.name, version, &state).await?;
         state.set_trouble("datastore", None);
         let nodename = settings.args.calico_dir().join("nodename");
-        files::write(&nodename, &settings.name).map_err(describe_io(nodename.display()))?;
+        files::replace(&nodename, &settings.name).map_err(describe_io(nodename.display()))?;
         let dir = settings.args.journal_dir();
         let journal = Arc::new(AttachmentJournal::open(&dir).map_err(describe_io(dir.display()))?);
         Ok(StartedNode { settings, host, state, client, resources, journal })
@@ -421,7 +421,7 @@ impl StartedNode<'_> {
         tokio::select! {
             // Fails only if the state is dropped, which ends the node.
             _ = in_sync.wait_for(|in_sync| *in_sync) => Ok(()),
-            ended = tasks.ended() => Err(ended),
+            ended = tasks.wait_until_ended() => Err(ended),
         }
     }
 
@@ -528,7 +528,7 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
     let mut known = Vec::new();
     loop {
         let settings = LogSettings::from_parameters(&parameters.borrow_and_update());
-        let problems = logs.follow(&settings);
+        let problems = logs.apply(&settings);
         for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
             tracing::warn!(problem, "cannot apply the log settings");
         }
@@ -568,7 +568,7 @@ async fn write_mtu(state: Arc<NodeState>, path: PathBuf) {
     loop {
         let mtu = changes.borrow_and_update().as_ref().map(|choice| choice.mtu);
         if let Some(mtu) = mtu
-            && let Err(error) = files::write(&path, &mtu.to_string())
+            && let Err(error) = files::replace(&path, &mtu.to_string())
         {
             tracing::warn!(%error, path = %path.display(), "cannot write the MTU file");
         }

@@ -102,7 +102,7 @@ impl SnapshotGuard {
 
     fn save(&self) {
         let counts = serde_json::json!({ "objects": self.objects.counts() });
-        if let Err(error) = files::write(&self.file, &counts.to_string()) {
+        if let Err(error) = files::replace(&self.file, &counts.to_string()) {
             tracing::warn!(%error, path = %self.file.display(), "cannot write the numbers of known objects");
         }
     }

@@ -46,11 +46,11 @@ impl TaskSet {
     }
 
     /// Waits until a task has ended, and returns the one that caused it: the task that panicked, if one did.
-    pub async fn ended(&mut self) -> TaskEnded {
-        let first = self.next_ended().await;
+    pub async fn wait_until_ended(&mut self) -> TaskEnded {
+        let first = self.wait_for_next().await;
         let panicked = async {
             loop {
-                let other = self.next_ended().await;
+                let other = self.wait_for_next().await;
                 if other.has_panicked() {
                     return other;
                 }
@@ -62,7 +62,7 @@ impl TaskSet {
         tokio::time::timeout(PANIC_GRACE_PERIOD, panicked).await.unwrap_or(first)
     }
 
-    async fn next_ended(&mut self) -> TaskEnded {
+    async fn wait_for_next(&mut self) -> TaskEnded {
         let (id, reason) = match self.running.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, String::new()),
             Some(Err(error)) => (error.id(), format!(": {error}")),
@@ -112,17 +112,17 @@ impl Drop for ObserverThread {
     }
 }
 
-/// Records a sign of life of the BGP speaker while it responds, or while there is no speaker.
+/// Records a heartbeat of the BGP speaker while it responds, or while there is no speaker.
 pub async fn watch_speaker(state: Arc<NodeState>) {
     let heartbeat = state.liveness.part("bgp-speaker");
     loop {
-        let answers = match state.running_bgp() {
+        let responds = match state.running_bgp() {
             Some(running) => {
                 tokio::time::timeout(SPEAKER_CHECK_INTERVAL, running.backend.status()).await.is_ok()
             }
             None => true,
         };
-        if answers {
+        if responds {
             heartbeat.beat();
         }
         tokio::time::sleep(SPEAKER_CHECK_INTERVAL).await;
@@ -138,9 +138,9 @@ mod tests {
         let mut tasks = TaskSet::default();
         tasks.spawn("the engine", std::future::pending());
         tasks.spawn("the feed", async {});
-        assert!(tasks.ended().await.to_string().starts_with("the feed has ended unexpectedly;"));
+        assert!(tasks.wait_until_ended().await.to_string().starts_with("the feed has ended unexpectedly;"));
         tasks.spawn("the dataplane", async { panic!("netlink") });
-        let error = tasks.ended().await.to_string();
+        let error = tasks.wait_until_ended().await.to_string();
         assert!(
             error.starts_with("the dataplane has ended unexpectedly: ") && error.contains("netlink"),
             "{error}"
@@ -150,22 +150,24 @@ mod tests {
     #[tokio::test]
     async fn the_task_that_panicked_is_named_first() {
         let mut tasks = TaskSet::default();
-        let (reports, mut heard) = tokio::sync::mpsc::channel::<()>(1);
-        tasks.spawn("the status of endpoints", async move { assert!(heard.recv().await.is_none()) });
+        let (reports, mut received) = tokio::sync::mpsc::channel::<()>(1);
+        tasks.spawn("the status of endpoints", async move { assert!(received.recv().await.is_none()) });
         tasks.spawn("the engine", async move {
             drop(reports);
             // The other task ends first.
             tokio::time::sleep(PANIC_GRACE_PERIOD / 10).await;
             panic!("a bug");
         });
-        assert!(tasks.ended().await.to_string().starts_with("the engine has ended unexpectedly: "));
+        assert!(
+            tasks.wait_until_ended().await.to_string().starts_with("the engine has ended unexpectedly: ")
+        );
     }
 
     #[test]
-    fn a_thread_aside_ends_with_its_handle() {
-        let (aside, mut end) = ObserverThread::start("aside", std::future::pending::<()>).unwrap();
+    fn observer_thread_ends_with_its_handle() {
+        let (observer, mut end) = ObserverThread::start("observer", std::future::pending::<()>).unwrap();
         assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Empty));
-        drop(aside);
+        drop(observer);
         assert_eq!(end.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }
 }

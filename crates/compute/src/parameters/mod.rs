@@ -86,7 +86,7 @@ fn drop_unset(texts: impl Iterator<Item = (String, String)>) -> BTreeMap<String,
 }
 
 impl ParameterSource {
-    /// Returns one word, for programs.
+    /// Returns a word that identifies the kind of source in machine-readable output.
     pub fn word(&self) -> &'static str {
         match self {
             ParameterSource::Environment => "environment",
@@ -128,7 +128,8 @@ impl NodeParameters {
         configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
         environment: &ParameterEnvironment,
     ) -> NodeParameters {
-        let SelectedConfigurations { node, selector, cluster } = choose(host, labels, configurations);
+        let SelectedConfigurations { node, selector, cluster } =
+            select_configurations(host, labels, configurations);
         let mut set = BTreeMap::new();
         let in_ascending_precedence = [
             cluster.map(|cluster| (cluster, ParameterSource::Cluster)),
@@ -148,7 +149,7 @@ impl NodeParameters {
             for (name, text) in texts {
                 match all().find(|parameter| parameter.name.eq_ignore_ascii_case(name)) {
                     Some(parameter) => drop(set.insert(parameter.key, (text.clone(), source.clone()))),
-                    None => warnings.push(format!("{name} ({source}): there is no parameter of this name")),
+                    None => warnings.push(format!("{name} ({source}): unknown parameter")),
                 }
             }
         }
@@ -159,8 +160,8 @@ impl NodeParameters {
                 warnings.push(format!("{} ({source}): {why}", parameter.key));
             },
         );
-        warnings.extend(loosened(node, cluster));
-        let marks = marks(&values, &set, &mut warnings);
+        warnings.extend(find_loosened_action(node, cluster));
+        let marks = select_marks(&values, &set, &mut warnings);
         let parameters = NodeParameters { values, set, warnings: Vec::new(), marks };
         let idle = parameters.all().filter_map(|in_force| in_force.without_effect());
         warnings.extend(idle);
@@ -183,9 +184,9 @@ impl NodeParameters {
         self.marks.unwrap_or_default()
     }
 
-    /// Keeps the bits in use if the mask has too few.
-    pub(crate) fn keep_marks(&mut self, of: &NodeParameters) {
-        self.marks = self.marks.or(of.marks);
+    /// Keeps the previous bits if the mask has too few.
+    pub(crate) fn keep_marks(&mut self, previous: &NodeParameters) {
+        self.marks = self.marks.or(previous.marks);
     }
 
     /// Returns warnings for users: values that cannot be parsed, unknown names, values without effect, and a node
@@ -210,7 +211,7 @@ impl ResolvedParameter {
 
 /// Returns the bits of the mask in use: that of nftables if it is set, else that of iptables, for users who migrate
 /// from it.
-fn marks(
+fn select_marks(
     values: &Values,
     set: &BTreeMap<&'static str, (String, ParameterSource)>,
     warnings: &mut Vec<String>,
@@ -225,7 +226,7 @@ fn marks(
         let source = set.get(key).map_or(&ParameterSource::BuiltIn, |(_, source)| source);
         let needed = if encrypts { "3, one for WireGuard" } else { "2" };
         warnings.push(format!(
-            "{key} ({source}): {:#x} has {} bits and policy needs {needed}; the bits in use stay in use",
+            "{key} ({source}): {:#x} has {} bits and policy needs {needed}; the previous bits stay in use",
             mask.0,
             mask.0.count_ones()
         ));
@@ -239,7 +240,7 @@ struct SelectedConfigurations<'a> {
     cluster: Option<&'a FelixConfiguration>,
 }
 
-fn choose<'a>(
+fn select_configurations<'a>(
     host: &str,
     labels: &BTreeMap<String, String>,
     configurations: impl IntoIterator<Item = &'a FelixConfiguration>,
@@ -253,7 +254,7 @@ fn choose<'a>(
         } else if meta.name == "default" {
             chosen.cluster = Some(configuration);
         } else if selects(&configuration.spec.node_selector, labels) {
-            // Of several matches the oldest applies, and of equally old ones the first by name.
+            // The oldest matching configuration applies; if several are equally old, the first by name.
             let older = chosen.selector.is_none_or(|other| {
                 let other = &other.metadata;
                 let created = meta.creation_timestamp.as_deref().unwrap_or_default();
@@ -270,14 +271,17 @@ fn selects(selector: &str, labels: &BTreeMap<String, String>) -> bool {
 }
 
 /// Returns a warning if a node's own configuration lets workloads reach the host and the cluster-wide one does not.
-fn loosened(node: Option<&FelixConfiguration>, cluster: Option<&FelixConfiguration>) -> Option<String> {
+fn find_loosened_action(
+    node: Option<&FelixConfiguration>,
+    cluster: Option<&FelixConfiguration>,
+) -> Option<String> {
     let node = node?;
     let (on_node, ours) = endpoint_to_host_action(node)?;
     let (on_all, theirs) = endpoint_to_host_action(cluster?)?;
     (on_node > on_all).then(|| {
         format!(
-            "defaultEndpointToHostAction: FelixConfiguration {} says {ours:?} and so opens this host to its workloads, \
-             where FelixConfiguration default says {theirs:?}; remove the field from the first if that is not meant",
+            "defaultEndpointToHostAction: FelixConfiguration {} sets {ours:?}, which lets workloads reach this host, \
+             although FelixConfiguration default sets {theirs:?}; remove the field from the former if this is not intended",
             node.metadata.name
         )
     })

@@ -101,7 +101,7 @@ fn unreadable_values_are_reported_and_defaults_apply() {
             "10/year",
             "logActionRateLimit (environment): \"10/year\" has a unit that is none of second",
         ),
-        ("FELIX_NOSUCHTHING", "1", "nosuchthing (environment): there is no parameter of this name"),
+        ("FELIX_NOSUCHTHING", "1", "nosuchthing (environment): unknown parameter"),
     ] {
         let parameters = variable(name, value);
         let [warning] = parameters.warnings() else { panic!("{:?}", parameters.warnings()) };
@@ -215,7 +215,7 @@ fn nodes_that_loosen_the_cluster_are_reported() {
     };
     let warned = warnings("Drop", "return");
     assert!(
-        warned.len() == 1 && warned[0].contains("node.n1 says Return and so opens this host"),
+        warned.len() == 1 && warned[0].contains("node.n1 sets Return, which lets workloads reach this host"),
         "{warned:?}"
     );
     assert_eq!(warnings("Return", "Accept").len(), 1);

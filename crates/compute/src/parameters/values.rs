@@ -24,14 +24,14 @@ macro_rules! values {
         $(const _: &FelixParameter = parameter($key);)*
 
         impl Values {
-            /// Parses all parameters. `text` returns the text that is set for a key; `unread` receives values that
-            /// cannot be used, with the reason.
+            /// Parses all parameters. `text` returns the text that is set for a key; `report_invalid`
+            /// receives values that cannot be used, with the reason.
             pub(super) fn read<'a>(
                 text: impl Fn(&str) -> Option<&'a str>,
-                mut unread: impl FnMut(&FelixParameter, String),
+                mut report_invalid: impl FnMut(&FelixParameter, String),
             ) -> Values {
                 Values {$(
-                    $field: read(const { parameter($key) }, text($key), &mut unread),
+                    $field: read(const { parameter($key) }, text($key), &mut report_invalid),
                 )*}
             }
         }
@@ -174,7 +174,7 @@ const fn parameter(key: &str) -> &'static FelixParameter {
     while table < tables.len() {
         let mut index = 0;
         while index < tables[table].len() {
-            if same(tables[table][index].key, key) {
+            if is_equal(tables[table][index].key, key) {
                 return &tables[table][index];
             }
             index += 1;
@@ -187,7 +187,8 @@ const fn parameter(key: &str) -> &'static FelixParameter {
     }
 }
 
-const fn same(one: &str, other: &str) -> bool {
+/// Compares texts at compile time, where `==` is not available.
+const fn is_equal(one: &str, other: &str) -> bool {
     let one = one.as_bytes();
     let other = other.as_bytes();
     let mut index = 0;

@@ -281,7 +281,7 @@ impl RuleConversion<'_> {
     }
 
     fn nets_of(&mut self, selector: Selector) -> SetId {
-        if let Some(need) = self.converter.sets.known(self.converter.matcher, &selector) {
+        if let Some(need) = self.converter.sets.find_by_selector(self.converter.matcher, &selector) {
             let id = need.id.clone();
             self.needs.push(need);
             return id;
@@ -290,9 +290,9 @@ impl RuleConversion<'_> {
         self.need(&id, NeededSetContents::Nets(selector))
     }
 
-    fn need(&mut self, id: &str, of: NeededSetContents) -> SetId {
+    fn need(&mut self, id: &str, contents: NeededSetContents) -> SetId {
         let id = SetId::new(id);
-        self.needs.push(Arc::new(NeededSet { id: id.clone(), of }));
+        self.needs.push(Arc::new(NeededSet { id: id.clone(), contents }));
         id
     }
 }

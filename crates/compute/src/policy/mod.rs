@@ -180,7 +180,7 @@ impl PolicyCompute {
             addresses: workload.addresses.clone(),
             allowed_sources: sources.filter_map(|net| convert::parse_net(net)).collect(),
             tiers: Vec::new(),
-            profiles: subject::unique(&endpoint.spec.profiles),
+            profiles: subject::deduplicate(&endpoint.spec.profiles),
         };
         self.put_local(item, EndpointBase::Workload(id.clone(), policy), None);
     }
@@ -243,7 +243,7 @@ impl PolicyCompute {
         let base = tortie_plan::HostEndpointPolicy {
             interface: spec.interface_name.clone(),
             expected,
-            profiles: subject::unique(&spec.profiles),
+            profiles: subject::deduplicate(&spec.profiles),
             dscp: dscp(&endpoint.metadata.annotations),
             ..tortie_plan::HostEndpointPolicy::default()
         };
@@ -254,9 +254,9 @@ impl PolicyCompute {
     fn put_item(&mut self, name: LabelledName<'_>, subject: LabelledSource) {
         let known = self.labelled.find(&self.symbols, name);
         let namespace = self.symbols.hold(name.namespace);
-        let class = subject.class(&mut self.symbols);
-        let ports: Vec<NamedPort> = subject.ports(&mut self.symbols);
-        let node = subject.node(&mut self.symbols);
+        let class = subject.hold_class(&mut self.symbols);
+        let ports: Vec<NamedPort> = subject.hold_ports(&mut self.symbols);
+        let node = subject.hold_node(&mut self.symbols);
         let parts = LabelledParts { namespace, class, node, nets: subject.nets(), ports: &ports };
         if known.is_some_and(|known| self.labelled.is(known, &parts)) {
             self.symbols.release_class(class);

@@ -38,7 +38,7 @@ pub(super) struct PolicyHeader {
     pub ingress: bool,
     pub egress: bool,
     pub stage: ParsedStage,
-    /// Needed even if it selects no endpoint of this node.
+    /// In the plan even if it selects no endpoint of this node.
     pub everywhere: bool,
 }
 
@@ -86,30 +86,30 @@ pub(super) fn read_policy(archive: &mut RuleArchive, resource: &Resource) -> Opt
     let ingress: Vec<Rule>;
     let egress: Vec<Rule>;
     let fields = match resource {
-        Resource::NetworkPolicy(policy) => of_namespace(meta, K::NetworkPolicy, &policy.spec),
-        Resource::GlobalNetworkPolicy(policy) => global(K::GlobalNetworkPolicy, &policy.spec),
+        Resource::NetworkPolicy(policy) => read_namespaced(meta, K::NetworkPolicy, &policy.spec),
+        Resource::GlobalNetworkPolicy(policy) => read_global(K::GlobalNetworkPolicy, &policy.spec),
         Resource::StagedNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            of_namespace(meta, K::StagedNetworkPolicy, &policy.spec.policy)
+            read_namespaced(meta, K::StagedNetworkPolicy, &policy.spec.policy)
         }
         Resource::StagedGlobalNetworkPolicy(policy) if policy.spec.staged_action != StagedAction::Delete => {
-            global(K::StagedGlobalNetworkPolicy, &policy.spec.policy)
+            read_global(K::StagedGlobalNetworkPolicy, &policy.spec.policy)
         }
         Resource::StagedKubernetesNetworkPolicy(policy)
             if policy.spec.staged_action != StagedAction::Delete =>
         {
             ingress = kubernetes::ingress(&policy.spec);
             egress = kubernetes::egress(&policy.spec);
-            of_kubernetes(meta, &policy.spec, &ingress, &egress)
+            read_kubernetes(meta, &policy.spec, &ingress, &egress)
         }
         Resource::StagedNetworkPolicy(_)
         | Resource::StagedGlobalNetworkPolicy(_)
         | Resource::StagedKubernetesNetworkPolicy(_) => return Some(ParseOutcome::default()),
         _ => return None,
     };
-    Some(fields.finish(archive, meta))
+    Some(fields.into_outcome(archive, meta))
 }
 
-fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> PolicyFields<'a> {
+fn read_namespaced<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicySpec) -> PolicyFields<'a> {
     let selector = network_policy_selector(&meta.namespace, &spec.selector, &spec.service_account_selector);
     PolicyFields {
         kind,
@@ -125,7 +125,7 @@ fn of_namespace<'a>(meta: &ObjectMeta, kind: PolicyKind, spec: &'a NetworkPolicy
     }
 }
 
-fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> PolicyFields<'_> {
+fn read_global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> PolicyFields<'_> {
     let selector = global_network_policy_selector(
         &spec.selector,
         &spec.namespace_selector,
@@ -141,20 +141,19 @@ fn global(kind: PolicyKind, spec: &GlobalNetworkPolicySpec) -> PolicyFields<'_> 
             (true, false, _) => ParsedStage::Untracked,
             (false, true, _) => ParsedStage::PreDnat,
             (false, false, true) => ParsedStage::Forward,
-            // Both at once is a contradiction: such a policy denies packets that end here and packets that are
-            // forwarded.
+            // Contradictory: such a policy denies both packets to this host and forwarded packets.
             (true, true, _) => ParsedStage::Forward,
             (false, false, false) => ParsedStage::Normal,
         },
         contradiction: (spec.do_not_track && spec.pre_dnat)
-            .then_some("doNotTrack and preDNAT exclude each other; it denies all traffic of what it selects"),
+            .then_some("doNotTrack and preDNAT exclude each other; it denies all traffic of the endpoints that it selects"),
         selector,
         ingress: &spec.ingress,
         egress: &spec.egress,
     }
 }
 
-fn of_kubernetes<'a>(
+fn read_kubernetes<'a>(
     meta: &ObjectMeta,
     spec: &'a StagedKubernetesNetworkPolicySpec,
     ingress: &'a [Rule],
@@ -186,7 +185,7 @@ impl PolicyHeader {
 }
 
 impl PolicyFields<'_> {
-    fn finish(self, archive: &mut RuleArchive, meta: &ObjectMeta) -> ParseOutcome {
+    fn into_outcome(self, archive: &mut RuleArchive, meta: &ObjectMeta) -> ParseOutcome {
         let selector = match self.selector.map(|text| Selector::parse(&text)) {
             Ok(Ok(selector)) => selector,
             Ok(Err(error)) => return ParseOutcome::not_in_force(&error),
@@ -194,13 +193,13 @@ impl PolicyFields<'_> {
         };
         // A policy without types applies to both directions, and so does one with a type that this version does not
         // know.
-        let vague = self.types.is_empty() || self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
-        let id = identity(self.kind, meta, self.tier);
+        let both = self.types.is_empty() || self.types.iter().any(|t| matches!(t, PolicyType::Unknown(_)));
+        let id = derive_id(self.kind, meta, self.tier);
         let head = PolicyHeader {
             tier: Some(self.tier).filter(|tier| !matches!(*tier, "" | DEFAULT_TIER)).map(Into::into),
             order: self.order.map(|order| order.0),
-            ingress: vague || self.types.contains(&PolicyType::Ingress),
-            egress: vague || self.types.contains(&PolicyType::Egress),
+            ingress: both || self.types.contains(&PolicyType::Ingress),
+            egress: both || self.types.contains(&PolicyType::Egress),
             stage: self.stage,
             everywhere: self.hints.contains(&PerformanceHint::AssumeNeededOnEveryNode),
         };
@@ -215,7 +214,7 @@ impl PolicyFields<'_> {
 
 /// Returns the ID of a policy. Older versions store policies that they converted from Kubernetes under names with a
 /// prefix.
-fn identity(kind: PolicyKind, meta: &ObjectMeta, tier: &str) -> PolicyId {
+fn derive_id(kind: PolicyKind, meta: &ObjectMeta, tier: &str) -> PolicyId {
     let name = meta.name.as_str();
     let (kind, name) = match kind {
         PolicyKind::NetworkPolicy => match name.strip_prefix("knp.default.") {

@@ -32,14 +32,14 @@ impl<I, T> Default for ValuePool<I, T> {
 }
 
 impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
-    /// Returns the ID of a value and adds a reference.
+    /// Returns the ID of a value and adds a reference. `own` creates the stored value if it is new.
     pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> I
     where
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
     {
         let hash = self.index.hash(value);
-        if let Some(id) = self.index.find(hash, |id| self.is(id, value)) {
+        if let Some(id) = self.index.find(hash, |id| self.has_value(id, value)) {
             self.slots.at(id).holders += 1;
             return id;
         }
@@ -67,10 +67,10 @@ impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
     {
-        self.index.find(self.index.hash(value), |id| self.is(id, value))
+        self.index.find(self.index.hash(value), |id| self.has_value(id, value))
     }
 
-    fn is<Q>(&self, id: I, value: &Q) -> bool
+    fn has_value<Q>(&self, id: I, value: &Q) -> bool
     where
         T: Borrow<Q>,
         Q: Eq + ?Sized,

@@ -22,7 +22,7 @@ use tortie_plan::{PlanUpdate, SetId, SetKind, SetMember};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NeededSet {
     pub id: SetId,
-    pub of: NeededSetContents,
+    pub contents: NeededSetContents,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(super) struct SetTable {
     changed: BTreeSet<SetSlot>,
 }
 
-/// All items with labels and addresses, and the selectors that match them.
+/// Read access to all items with labels and addresses, the selectors that match them, and the service endpoints.
 pub(super) struct MatchView<'a> {
     pub labelled: &'a LabelledTable,
     pub matcher: &'a SelectorMatcher,
@@ -128,7 +128,14 @@ impl SetSource {
         }
     }
 
-    fn brings(&self, view: &MatchView<'_>, id: LabelledId, item: &LabelledItem, member: SetMember) -> bool {
+    /// Whether an item adds a member to the set.
+    fn contributes(
+        &self,
+        view: &MatchView<'_>,
+        id: LabelledId,
+        item: &LabelledItem,
+        member: SetMember,
+    ) -> bool {
         let Some(selector) = self.selector() else { return false };
         if !view.matcher.matched(item.class).contains(selector) {
             return false;
@@ -145,7 +152,7 @@ impl SetSource {
         if let SetSource::Service { service, .. } = self {
             return view.services.contains(service, member);
         }
-        view.labelled.having(net_of(member)).any(|(id, item)| self.brings(view, id, item, member))
+        view.labelled.having(net_of(member)).any(|(id, item)| self.contributes(view, id, item, member))
     }
 }
 
@@ -162,8 +169,8 @@ impl SetTable {
         self.by_id.len()
     }
 
-    /// Returns the set of a selector, if a rule in force already needs it: computing its ID is expensive.
-    pub fn known(&self, matcher: &SelectorMatcher, selector: &Selector) -> Option<Arc<NeededSet>> {
+    /// Returns the set of a selector if a rule in force already needs it, because computing its ID is expensive.
+    pub fn find_by_selector(&self, matcher: &SelectorMatcher, selector: &Selector) -> Option<Arc<NeededSet>> {
         let slots = self.of_selector.get(&matcher.find(selector)?)?;
         let mut sets = slots.iter().filter_map(|slot| self.slots.get(*slot)?.as_ref());
         sets.find(|set| matches!(set.source, SetSource::Nets(_))).map(|set| set.need.clone())
@@ -177,7 +184,7 @@ impl SetTable {
     ) {
         let unknown = needs.iter().filter(|need| !self.by_id.contains_key(&need.id));
         let selectors: HashMap<&SetId, &Selector> =
-            unknown.filter_map(|need| Some((&need.id, need.of.selector()?))).collect();
+            unknown.filter_map(|need| Some((&need.id, need.contents.selector()?))).collect();
         matcher.prepare(symbols, selectors.into_values());
         needs.iter().for_each(|need| self.hold(symbols, matcher, need));
     }
@@ -189,7 +196,7 @@ impl SetTable {
             }
             return;
         }
-        let source = match &need.of {
+        let source = match &need.contents {
             NeededSetContents::Nets(selector) => SetSource::Nets(matcher.hold(symbols, selector)),
             NeededSetContents::Ports { selector, protocol, name } => SetSource::Ports {
                 selector: matcher.hold(symbols, selector),
@@ -279,27 +286,27 @@ impl SetTable {
         matcher: &mut SelectorMatcher,
     ) -> PlanChanges {
         let mut changes = PlanChanges::default();
-        let mut comes: Vec<(SetId, SetSlot)> = Vec::new();
-        let mut goes: Vec<SetId> = Vec::new();
+        let mut new_sets: Vec<(SetId, SetSlot)> = Vec::new();
+        let mut removed_sets: Vec<SetId> = Vec::new();
         for slot in std::mem::take(&mut self.changed) {
             let Some(Some(set)) = self.slots.get_mut(slot) else { continue };
             if set.uses > 0 {
                 if !set.in_plan {
                     set.in_plan = true;
-                    comes.push((set.need.id.clone(), slot));
+                    new_sets.push((set.need.id.clone(), slot));
                 }
                 continue;
             }
             if set.in_plan {
-                goes.push(set.need.id.clone());
+                removed_sets.push(set.need.id.clone());
             }
             self.drop_set(symbols, matcher, slot);
         }
-        comes.sort();
-        goes.sort();
+        new_sets.sort();
+        removed_sets.sort();
         let view = MatchView { labelled, matcher, services };
         let mut members = Vec::new();
-        for (id, slot) in comes {
+        for (id, slot) in new_sets {
             let Some(Some(set)) = self.slots.get(slot) else { continue };
             changes.added.push(PlanUpdate::Set(id.clone(), Some(set.source.kind())));
             let all = all_members(&view, &set.source);
@@ -309,19 +316,19 @@ impl SetTable {
         }
         for slot in std::mem::take(&mut self.touched) {
             let Some(Some(set)) = self.slots.get_mut(slot) else { continue };
-            let mut come = Vec::new();
-            let mut gone = Vec::new();
+            let mut added = Vec::new();
+            let mut removed = Vec::new();
             for (member, before) in std::mem::take(&mut set.touched) {
                 match (before, set.source.contains(&view, member)) {
-                    (false, true) => come.push(member),
-                    (true, false) => gone.push(member),
+                    (false, true) => added.push(member),
+                    (true, false) => removed.push(member),
                     _ => {}
                 }
             }
-            if !come.is_empty() || !gone.is_empty() {
-                come.sort_unstable();
-                gone.sort_unstable();
-                members.push((set.need.id.clone(), come, gone));
+            if !added.is_empty() || !removed.is_empty() {
+                added.sort_unstable();
+                removed.sort_unstable();
+                members.push((set.need.id.clone(), added, removed));
             }
         }
         members.sort_by(|(a, ..), (b, ..)| a.cmp(b));
@@ -330,7 +337,7 @@ impl SetTable {
             added,
             removed,
         }));
-        changes.removed.extend(goes.into_iter().map(|id| PlanUpdate::Set(id, None)));
+        changes.removed.extend(removed_sets.into_iter().map(|id| PlanUpdate::Set(id, None)));
         changes
     }
 

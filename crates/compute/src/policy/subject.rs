@@ -31,9 +31,9 @@ impl<'a> LabelledSource<'a> {
         // These labels come from profiles alone: an endpoint cannot claim to be in another namespace.
         let own = pairs(&meta.labels);
         labels.extend(own.filter(|(key, _)| !key.starts_with("pcns.") && !key.starts_with("pcsa.")));
-        set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
-        set(&mut labels, ORCHESTRATOR_LABEL, &spec.orchestrator);
-        set(&mut labels, SERVICE_ACCOUNT_LABEL, &spec.service_account_name);
+        set_label(&mut labels, NAMESPACE_LABEL, &meta.namespace);
+        set_label(&mut labels, ORCHESTRATOR_LABEL, &spec.orchestrator);
+        set_label(&mut labels, SERVICE_ACCOUNT_LABEL, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = addresses(endpoint).map(IpNet::from).collect();
         LabelledSource { labels, node: &spec.node, ..LabelledSource::new(&spec.profiles, nets, ports) }
@@ -52,7 +52,7 @@ impl<'a> LabelledSource<'a> {
     pub fn of_network_set(network_set: &'a NetworkSet, nets: Vec<IpNet>) -> LabelledSource<'a> {
         let meta = &network_set.metadata;
         let mut labels = pairs(&meta.labels).collect();
-        set(&mut labels, NAMESPACE_LABEL, &meta.namespace);
+        set_label(&mut labels, NAMESPACE_LABEL, &meta.namespace);
         let profiles = vec![Cow::Owned(format!("kns.{}", meta.namespace))];
         LabelledSource { labels, profiles, ..LabelledSource::new(&[], nets, std::iter::empty()) }
     }
@@ -75,18 +75,18 @@ impl<'a> LabelledSource<'a> {
             Some((name, number, port))
         });
         let names = profiles.iter().enumerate();
-        let unique = names.filter(|(place, name)| !profiles[..*place].contains(name));
+        let unique = names.filter(|(index, name)| !profiles[..*index].contains(name));
         let profiles = unique.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
         LabelledSource { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
     }
 
     /// Returns the class and adds a reference to it.
-    pub fn class(&self, symbols: &mut SymbolTable) -> ClassId {
+    pub fn hold_class(&self, symbols: &mut SymbolTable) -> ClassId {
         symbols.class(self.labels.iter().copied(), self.profiles.iter().map(AsRef::as_ref))
     }
 
     /// Returns the ports and adds a reference to their names.
-    pub fn ports(&self, symbols: &mut SymbolTable) -> Vec<NamedPort> {
+    pub fn hold_ports(&self, symbols: &mut SymbolTable) -> Vec<NamedPort> {
         let ports = self.ports.iter();
         let mut ports: Vec<NamedPort> = ports
             .map(|&(name, protocol, port)| NamedPort { name: symbols.hold(name), protocol, port })
@@ -96,7 +96,7 @@ impl<'a> LabelledSource<'a> {
     }
 
     /// Returns the node of a workload endpoint and adds a reference to its name.
-    pub fn node(&self, symbols: &mut SymbolTable) -> Symbol {
+    pub fn hold_node(&self, symbols: &mut SymbolTable) -> Symbol {
         symbols.hold(self.node)
     }
 
@@ -106,7 +106,7 @@ impl<'a> LabelledSource<'a> {
 }
 
 /// Returns each name once, in the order of first occurrence.
-pub(super) fn unique(names: &[String]) -> Vec<String> {
+pub(super) fn deduplicate(names: &[String]) -> Vec<String> {
     let mut unique: Vec<String> = Vec::with_capacity(names.len());
     for name in names {
         if !unique.contains(name) {
@@ -121,7 +121,7 @@ fn pairs(labels: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)
 }
 
 /// Sets a label to the value of a field of the object, which takes precedence over the object's labels.
-fn set<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a str) {
+fn set_label<'a>(labels: &mut Vec<(&'a str, &'a str)>, key: &'static str, value: &'a str) {
     labels.retain(|(other, _)| *other != key);
     if !value.is_empty() {
         labels.push((key, value));

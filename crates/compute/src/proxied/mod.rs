@@ -116,7 +116,7 @@ impl ProxiedAddresses {
     ) -> Vec<PlanUpdate> {
         let stale = std::mem::take(&mut self.stale);
         if stale {
-            self.share = self.own_share();
+            self.share = self.select_share();
         }
         let mut refusals = BTreeMap::new();
         for address in self.share.keys() {
@@ -129,18 +129,18 @@ impl ProxiedAddresses {
         if !(stale || refused || changed && self.enabled) {
             return Vec::new();
         }
-        let wanted = self.wanted(workloads);
-        let before = std::mem::replace(&mut self.in_plan, wanted);
+        let answered = self.select_answered(workloads);
+        let before = std::mem::replace(&mut self.in_plan, answered);
         let mut updates = Vec::new();
         if before.addresses != self.in_plan.addresses {
             updates.push(PlanUpdate::Proxied(self.in_plan.addresses.clone()));
         }
         let gone = before.services.difference(&self.in_plan.services);
-        updates.extend(routed(gone).map(|key| PlanUpdate::Route(key, None)));
+        updates.extend(route_keys(gone).map(|key| PlanUpdate::Route(key, None)));
         let moved = before.source != self.in_plan.source;
         let new = self.in_plan.services.iter().filter(|address| moved || !before.services.contains(*address));
         let route = Route { source: self.in_plan.source, ..Route::to(RouteTarget::Host) };
-        updates.extend(routed(new).map(|key| PlanUpdate::Route(key, Some(route))));
+        updates.extend(route_keys(new).map(|key| PlanUpdate::Route(key, Some(route))));
         updates
     }
 
@@ -160,7 +160,7 @@ impl ProxiedAddresses {
         self.pools.values().filter(move |pool| pool.cidr.contains(&address))
     }
 
-    fn own_share(&self) -> BTreeMap<IpAddr, BalancerServiceKey> {
+    fn select_share(&self) -> BTreeMap<IpAddr, BalancerServiceKey> {
         if !self.enabled {
             return BTreeMap::new();
         }
@@ -168,7 +168,7 @@ impl ProxiedAddresses {
         own.map(|(address, name)| (address, name.clone())).collect()
     }
 
-    fn wanted(&self, workloads: impl Iterator<Item = IpAddr>) -> AnsweredAddresses {
+    fn select_answered(&self, workloads: impl Iterator<Item = IpAddr>) -> AnsweredAddresses {
         if !self.enabled {
             return AnsweredAddresses::default();
         }
@@ -181,8 +181,8 @@ impl ProxiedAddresses {
     }
 }
 
-/// Returns the routes for service addresses. The kernel does not answer ARP for an address if its route leads back to
-/// the link of the request; ND is not as strict.
-fn routed<'a>(addresses: impl Iterator<Item = &'a IpAddr>) -> impl Iterator<Item = RouteKey> {
+/// Returns the keys of the routes for service addresses. The kernel does not answer ARP for an address if its route
+/// leads back to the link of the request; ND is not as strict.
+fn route_keys<'a>(addresses: impl Iterator<Item = &'a IpAddr>) -> impl Iterator<Item = RouteKey> {
     addresses.filter(|address| address.is_ipv4()).map(|address| IpNet::from(*address).into())
 }

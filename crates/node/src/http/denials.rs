@@ -3,11 +3,10 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
-use tortie_dataplane::{CountedVerdict, CounterSubject, Netns, RuleCounter, counters};
+use tortie_dataplane::{CountedVerdict, CounterSubject, Netns, RuleCounter, read_counters};
 use tortie_http::render_registry;
 
 /// Maximum number of rules with their own series. The remaining rules are summed up in one.
@@ -18,26 +17,26 @@ const DENIALS_CACHE_TTL: Duration = Duration::from_secs(5);
 pub struct DenialMetrics(Mutex<Option<(Instant, String)>>);
 
 impl DenialMetrics {
-    /// Renders the metrics. Returns an empty text while no policy is enforced or if the kernel takes longer than
-    /// `patience`.
-    pub async fn text(&self, patience: Duration) -> String {
-        let mut kept = self.0.lock().await;
-        if let Some((read, text)) = &*kept
+    /// Renders the metrics. Returns an empty text while no policy is enforced, or if the kernel takes longer than
+    /// `timeout`.
+    pub async fn render(&self, timeout: Duration) -> String {
+        let mut cache = self.0.lock().await;
+        if let Some((read, text)) = &*cache
             && read.elapsed() < DENIALS_CACHE_TTL
         {
             return text.clone();
         }
-        let read = async { counters(&Netns::current()?).await };
-        let text = match tokio::time::timeout(patience, read).await {
-            Ok(Ok(counters)) => page(&counters),
+        let read = async { read_counters(&Netns::current()?).await };
+        let text = match tokio::time::timeout(timeout, read).await {
+            Ok(Ok(counters)) => render_counters(&counters),
             _ => String::new(),
         };
-        *kept = Some((Instant::now(), text.clone()));
+        *cache = Some((Instant::now(), text.clone()));
         text
     }
 }
 
-pub fn page(counters: &[RuleCounter]) -> String {
+pub fn render_counters(counters: &[RuleCounter]) -> String {
     let mut denials: Vec<&RuleCounter> =
         counters.iter().filter(|counter| counter.verdict == CountedVerdict::Deny).collect();
     denials.sort_by_key(|counter| Reverse(counter.packets));
@@ -53,13 +52,8 @@ pub fn page(counters: &[RuleCounter]) -> String {
         let labels = [("policy", policy), ("direction", direction), ("rule", rule)];
         packets.get_or_create(&labels).inc_by(counter.packets);
     }
-    let mut registry = Registry::default();
-    registry.register(
-        "tortie_denied_packets",
-        "Packets that a rule, the end of a tier or the lack of a profile has denied since it was last written",
-        packets,
-    );
-    render_registry(&registry)
+    let help = "Packets that a rule, the end of a tier or the lack of a profile has denied since it was last written";
+    tortie_http::render_registered(|registry| registry.register("tortie_denied_packets", help, packets))
 }
 
 #[cfg(test)]
@@ -87,7 +81,7 @@ mod tests {
         all.push(counter(9999, CountedVerdict::Allow, 1_000_000));
         let end = CounterSubject::TierEnd { tier: "default".into(), direction: PolicyDirection::Egress };
         all.push(RuleCounter { of: end, ..counter(0, CountedVerdict::Deny, 7) });
-        let text = page(&all);
+        let text = render_counters(&all);
         let line = "tortie_denied_packets_total{policy=\"tier/default\",direction=\"egress\",rule=\"end\"} 7";
         assert!(text.lines().any(|found| found == line), "{text}");
         let others =

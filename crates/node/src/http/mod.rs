@@ -6,7 +6,7 @@ mod tls;
 
 pub use denials::DenialMetrics;
 #[cfg(test)]
-pub use denials::page as denials_page;
+pub use denials::render_counters;
 
 use crate::bgp;
 use crate::health::{HealthLevel, NodeHealth};
@@ -41,51 +41,61 @@ pub async fn serve_health(state: Arc<NodeState>) {
         .route("/liveness", get(liveness))
         .route("/readiness", get(readiness))
         .with_state(state.clone());
-    follow(state, "health", router, |p| place(p.health_enabled, &p.health_host, p.health_port, None)).await;
+    serve_at(state, "health", router, |p| {
+        listen_address(p.health_enabled, &p.health_host, p.health_port, None)
+    })
+    .await;
 }
 
 /// Serves `/metrics`.
 pub async fn serve_metrics(state: Arc<NodeState>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
-    follow(state, "metrics", router, |p| {
+    serve_at(state, "metrics", router, |p| {
         let tls = tls::files_of_metrics(p);
-        place(p.prometheus_metrics_enabled, &p.prometheus_metrics_host, p.prometheus_metrics_port, tls)
+        listen_address(
+            p.prometheus_metrics_enabled,
+            &p.prometheus_metrics_host,
+            p.prometheus_metrics_port,
+            tls,
+        )
     })
     .await;
 }
 
-/// Serves `/debug`, which describes the process. `of` is the runtime that does the node's work.
-pub async fn serve_debug(state: Arc<NodeState>, of: Handle) {
-    let router = debug::router(of, state.clone());
-    follow(state, "debug", router, |p| p.debug_port.and_then(|port| place(true, &p.debug_host, port, None)))
-        .await;
+/// Serves `/debug`, which describes the process. `runtime` is the one that runs the tasks of the node.
+pub async fn serve_debug(state: Arc<NodeState>, runtime: Handle) {
+    let router = debug::router(runtime, state.clone());
+    serve_at(state, "debug", router, |p| {
+        p.debug_port.and_then(|port| listen_address(true, &p.debug_host, port, None))
+    })
+    .await;
 }
 
-/// Listens at the configured address, and moves the listener when the settings change.
-async fn follow(
+/// Serves a router at the configured address, and opens a new listener when the address changes.
+async fn serve_at(
     state: Arc<NodeState>,
-    what: &'static str,
+    listener: &'static str,
     router: Router,
-    place: impl Fn(&NodeParameters) -> Option<HttpListenAddress>,
+    select_address: impl Fn(&NodeParameters) -> Option<HttpListenAddress>,
 ) {
     let mut parameters = state.parameters();
     loop {
-        let wanted = place(&parameters.borrow_and_update());
+        let wanted = select_address(&parameters.borrow_and_update());
         let serving = async {
-            let Some(place) = &wanted else { return std::future::pending().await };
+            let Some(address) = &wanted else { return std::future::pending().await };
             loop {
-                match tortie_http::listen(&place.host, place.port).await {
-                    Ok(listener) => {
+                match tortie_http::listen(&address.host, address.port).await {
+                    Ok(socket) => {
                         let closed = state
                             .metrics
                             .closed_connections
-                            .get_or_create(&[("listener", what.into())])
+                            .get_or_create(&[("listener", listener.into())])
                             .clone();
-                        tortie_http::serve(listener, router.clone(), place.tls.clone(), closed).await;
+                        tortie_http::serve(socket, router.clone(), address.tls.clone(), closed).await;
                     }
                     Err(error) => {
-                        let place = format!("{}:{}", place.host, place.port);
-                        tracing::warn!(%error, what, place, "cannot listen for HTTP; trying again");
+                        let address = format!("{}:{}", address.host, address.port);
+                        tracing::warn!(%error, listener, address, "cannot listen for HTTP; retrying");
                     }
                 }
                 tokio::time::sleep(LISTEN_RETRY_DELAY).await;
@@ -96,7 +106,7 @@ async fn follow(
                 if parameters.changed().await.is_err() {
                     return false;
                 }
-                if place(&parameters.borrow_and_update()) != wanted {
+                if select_address(&parameters.borrow_and_update()) != wanted {
                     return true;
                 }
             }
@@ -109,20 +119,26 @@ async fn follow(
     }
 }
 
-fn place(enabled: bool, host: &str, port: u16, tls: Option<ListenerTlsFiles>) -> Option<HttpListenAddress> {
+/// Returns the address of a listener; `None` if it is disabled.
+fn listen_address(
+    enabled: bool,
+    host: &str,
+    port: u16,
+    tls: Option<ListenerTlsFiles>,
+) -> Option<HttpListenAddress> {
     enabled.then(|| HttpListenAddress { host: host.to_owned(), port, tls })
 }
 
 async fn liveness(Shared(state): Shared<Arc<NodeState>>) -> (StatusCode, String) {
-    page(&state, HealthLevel::NotLive).await
+    render_health(&state, HealthLevel::NotLive).await
 }
 
 async fn readiness(Shared(state): Shared<Arc<NodeState>>) -> (StatusCode, String) {
-    page(&state, HealthLevel::NotReady).await
+    render_health(&state, HealthLevel::NotReady).await
 }
 
 /// Renders the health of every component, with an error status if one is at the level `bad` or worse.
-async fn page(state: &NodeState, bad: HealthLevel) -> (StatusCode, String) {
+async fn render_health(state: &NodeState, bad: HealthLevel) -> (StatusCode, String) {
     let health = NodeHealth::check(state).await;
     let code = if health.worst() < bad { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, health.text())
@@ -140,11 +156,11 @@ async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'st
         text += &tortie_http::process::text();
     }
     if parameters.prometheus_wireguard_metrics_enabled {
-        text += &wireguard::text(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;
+        text += &wireguard::render_traffic(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;
     }
     if let Some(status) = sessions {
         text += &bgp::render_metrics(&status);
     }
-    text += &state.denials.text(METRICS_SOURCE_TIMEOUT).await;
+    text += &state.denials.render(METRICS_SOURCE_TIMEOUT).await;
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -47,13 +47,13 @@ pub enum InstallError {
     FileName(String),
     #[error("CNI_NETWORK_CONFIG_FILE {path}: {source}")]
     TemplateFile { path: String, source: io::Error },
-    #[error("the network configuration is not JSON once its names are filled in: {0}")]
+    #[error("the network configuration is not JSON after its placeholders were replaced: {0}")]
     Template(serde_json::Error),
-    #[error("the network configuration that is there cannot be carried over: {0}")]
+    #[error("cannot carry over the existing network configuration: {0}")]
     CarryOver(#[from] CarryOverError),
     #[error("CNI_TOKEN_REFRESH_INTERVAL={0} is not a duration")]
     RefreshInterval(String),
-    #[error("no token for the service account {namespace}/{account}: {source}")]
+    #[error("cannot get a token for the service account {namespace}/{account}: {source}")]
     Token { namespace: String, account: String, source: Box<StoreError> },
     #[error(transparent)]
     Kubernetes(#[from] StoreError),
@@ -64,7 +64,7 @@ pub enum InstallError {
 pub struct CniInstaller {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
-    /// Path of the configuration directory on the host.
+    /// Path of the configuration directory as seen by other processes of the host.
     shown_dir: PathBuf,
     file: String,
     /// Name of another installation's configuration file, which is moved away.
@@ -92,8 +92,8 @@ impl CniInstaller {
         let old_file = check_file_name(variables.get_or("CNI_OLD_CONF_NAME", &file))?;
         let kubeconfig = shown_dir.join(KUBECONFIG_FILE_NAME);
         Ok(CniInstaller {
-            bin_dir: on_host(&variables.get_or("CNI_BIN_DIR", "/opt/cni/bin")),
-            conf_dir: on_host(&shown_dir.display().to_string()),
+            bin_dir: find_host_dir(&variables.get_or("CNI_BIN_DIR", "/opt/cni/bin")),
+            conf_dir: find_host_dir(&shown_dir.display().to_string()),
             old_file: Some(old_file).filter(|old| *old != file),
             file,
             keep_programs: !variables.flag("UPDATE_CNI_BINARIES", true),
@@ -111,10 +111,10 @@ impl CniInstaller {
     /// resolved.
     pub async fn run(mut self, state: Arc<NodeState>) {
         loop {
-            let pause = match self.pass().await {
-                Ok(pause) => {
+            let delay = match self.install_missing().await {
+                Ok(delay) => {
                     state.set_trouble(CNI_INSTALLATION_COMPONENT, None);
-                    pause
+                    delay
                 }
                 Err(error) => {
                     tracing::warn!(reason = error.to_string(), "cannot install the CNI plugins; retrying");
@@ -122,15 +122,15 @@ impl CniInstaller {
                     INSTALLATION_RETRY_DELAY
                 }
             };
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(delay).await;
         }
     }
 
     /// Installs whatever is missing or differs. Returns the time until the next check.
-    async fn pass(&mut self) -> Result<Duration, InstallError> {
-        let text = self.network.fill(&self.values, self.original()?.as_deref())?;
+    async fn install_missing(&mut self) -> Result<Duration, InstallError> {
+        let text = self.network.fill(&self.values, self.read_original()?.as_deref())?;
         self.write_programs()?;
-        let mut pause = INSTALLATION_CHECK_INTERVAL;
+        let mut delay = INSTALLATION_CHECK_INTERVAL;
         if let (Some(credentials), Some(target)) = (&mut self.credentials, &self.orchestrator) {
             let path = self.conf_dir.join(KUBECONFIG_FILE_NAME);
             if !path.exists() || credentials.are_due() {
@@ -138,24 +138,24 @@ impl CniInstaller {
                 let text = credentials.renew(&orchestrator).await?;
                 self.files.write(&path, text.as_bytes(), 0o600)?;
             }
-            pause = pause.min(credentials.remaining());
+            delay = delay.min(credentials.remaining());
         }
         self.files.write(&self.conf_dir.join(&self.file), text.as_bytes(), 0o600)?;
         if let Some(old) = &self.old_file {
             self.files.set_aside(&self.conf_dir.join(old))?;
         }
-        Ok(pause)
+        Ok(delay)
     }
 
     /// Returns the network configuration of another installation.
-    fn original(&self) -> Result<Option<Vec<u8>>, InstallError> {
+    fn read_original(&self) -> Result<Option<Vec<u8>>, InstallError> {
         for name in [Some(&self.file), self.old_file.as_ref()].into_iter().flatten() {
             let path = self.conf_dir.join(name);
             match self.files.original(&path)? {
                 Some(text) if is_readable_network(&text) => return Ok(Some(text)),
                 Some(_) if !self.programs_checked => tracing::warn!(
                     path = %path.display(),
-                    "the network configuration that is there is not JSON; it is kept, and nothing is carried over from it"
+                    "the existing network configuration is not JSON; it is kept, and its settings are not carried over"
                 ),
                 Some(_) | None => {}
             }
@@ -166,8 +166,7 @@ impl CniInstaller {
     fn write_programs(&mut self) -> Result<(), InstallError> {
         for plugin in [CniPlugin::Calico, CniPlugin::CalicoIpam] {
             let to = self.bin_dir.join(plugin.name());
-            let there = to.exists();
-            if there && (self.keep_programs || self.programs_checked) {
+            if to.exists() && (self.keep_programs || self.programs_checked) {
                 continue;
             }
             self.files.write(&to, PLUGIN_EXECUTABLE, 0o755)?;
@@ -188,7 +187,7 @@ pub fn remove(state_dir: &Path) -> Result<Vec<RemovedFile>, InstallError> {
 }
 
 /// Returns the path of a host directory as seen from this process.
-fn on_host(path: &str) -> PathBuf {
+fn find_host_dir(path: &str) -> PathBuf {
     let mounted = Path::new(HOST_MOUNT_DIR).join(path.trim_start_matches('/'));
     if mounted.is_dir() { mounted } else { PathBuf::from(path) }
 }
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_comes_stays_and_goes() {
+    async fn plugins_are_installed_repaired_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let state = at("state");
@@ -233,7 +232,7 @@ mod tests {
         .unwrap();
         fs::write(at("bin/other"), "not ours").unwrap();
         let mut installer = CniInstaller::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
-        assert_eq!(installer.pass().await.unwrap(), INSTALLATION_CHECK_INTERVAL);
+        assert_eq!(installer.install_missing().await.unwrap(), INSTALLATION_CHECK_INTERVAL);
         for name in ["bin/calico", "bin/calico-ipam"] {
             assert!(fs::read(at(name)).unwrap() == PLUGIN_EXECUTABLE, "{name}");
             assert_eq!(fs::metadata(at(name)).unwrap().permissions().mode() & 0o777, 0o755, "{name}");
@@ -241,7 +240,7 @@ mod tests {
         // A plugin that is not executable, for example after a manual copy, is repaired.
         fs::set_permissions(at("bin/calico"), fs::Permissions::from_mode(0o644)).unwrap();
         installer.programs_checked = false;
-        installer.pass().await.unwrap();
+        installer.install_missing().await.unwrap();
         assert_eq!(fs::metadata(at("bin/calico")).unwrap().permissions().mode() & 0o777, 0o755);
         let list: Value = serde_json::from_slice(&fs::read(at("net.d/10-calico.conflist")).unwrap()).unwrap();
         assert_eq!(list["plugins"][0]["nodename"], "n1");
@@ -251,7 +250,7 @@ mod tests {
         for name in ["bin/calico", "net.d/10-calico.conflist"] {
             fs::remove_file(at(name)).unwrap();
         }
-        installer.pass().await.unwrap();
+        installer.install_missing().await.unwrap();
         assert!(at("bin/calico").exists() && at("net.d/10-calico.conflist").exists());
         let removed = remove(&state).unwrap();
         let order: Vec<_> = removed.iter().map(|file| (file.path.clone(), file.removal)).collect();
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_list_is_kept_and_replaced() {
+    async fn truncated_configuration_is_kept_and_replaced() {
         for half in ["", r#"{"name": "pods", "plug"#] {
             let dir = tempfile::tempdir().unwrap();
             let (state, list) = (dir.path().join("state"), dir.path().join("net.d/10-calico.conflist"));
@@ -278,7 +277,7 @@ mod tests {
             fs::write(&list, half).unwrap();
             let mut installer = CniInstaller::new(&variables(dir.path()), "n1", &state, false, None).unwrap();
             for _ in 0..2 {
-                installer.pass().await.unwrap();
+                installer.install_missing().await.unwrap();
                 let text: Value = serde_json::from_slice(&fs::read(&list).unwrap()).unwrap();
                 assert_eq!(text["plugins"][0]["nodename"], "n1");
             }
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn file_names_with_a_path_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let mut variables = variables(dir.path());
         variables.0.insert("CNI_CONF_NAME".into(), "../x".into());

@@ -143,7 +143,7 @@ impl DaemonLogging {
 }
 
 impl LogControl for DaemonLogging {
-    fn follow(&self, settings: &LogSettings) -> Vec<String> {
+    fn apply(&self, settings: &LogSettings) -> Vec<String> {
         let mut problems = Vec::new();
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match settings.debug_files.as_str() {

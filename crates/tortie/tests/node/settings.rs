@@ -52,7 +52,7 @@ fn every_setting_has_a_value_and_a_source() {
 
     // Logged once, and shown on the health page while it applies.
     let idle = "bpfEnabled (environment): true has no effect here: there is no eBPF dataplane";
-    let loosened = "node.n1 says Return and so opens this host";
+    let loosened = "node.n1 sets Return, which lets workloads reach this host";
     let page = || {
         let output = world.host.try_exec(&["curl", "-s", "http://localhost:9199/readiness"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
