@@ -56,10 +56,11 @@ impl RtnetlinkClient {
         let links = self.links().await?;
         let addresses = self.addresses().await?;
         let neighbours = self.connection.get_neighbors().await.map_err(kernel_error("list of neighbours"))?;
-        let neighbours = neighbours.iter().filter_map(|message| {
+        let permanent = neighbours.iter().filter_map(|message| {
             let (key, lladdr) = decode::neighbour(message)?;
             Some((key, lladdr?))
         });
+        let neighbours = permanent.collect();
         let mut fdb = Vec::new();
         for link in links.iter().filter(|link| link.vxlan.is_some()) {
             fdb.extend(self.forwarding_entries(link.index).await?);
@@ -68,7 +69,7 @@ impl RtnetlinkClient {
             links,
             addresses,
             routes: self.routes().await?,
-            neighbours: neighbours.collect(),
+            neighbours,
             fdb,
             rules: self.rules().await?,
             proxies: self.proxies().await?,
