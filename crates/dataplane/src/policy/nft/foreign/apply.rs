@@ -37,7 +37,7 @@ fn written(chain: &BaseChain, edit: ChainEdit, bits: u32) -> RawMessage {
         }
         ChainEdit::Insert { before } => {
             let rule = accepting(bits);
-            let (expressions, _) = expression::expressions(&rule, &mut 1);
+            let (expressions, _) = expression::encode_expressions(&rule, &mut 1);
             let rule = place
                 .nest(wire::NFTA_RULE_EXPRESSIONS, expressions)
                 .bytes(wire::NFTA_RULE_USERDATA, &message::userdata(&rule));
