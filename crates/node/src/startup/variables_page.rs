@@ -1,6 +1,5 @@
 //! Generates docs/reference/node-variables.md from the table of variables. A test fails if the page is stale.
 
-use super::EnvironmentVariables;
 use super::variables::{NODE_VARIABLES, is_node_variable};
 use crate::NodeArgs;
 use clap::{Args, Command};
@@ -75,9 +74,10 @@ fn the_variables_page_is_current() {
 
 #[test]
 fn no_variable_is_listed_twice() {
-    let names = NODE_VARIABLES.iter().flat_map(|group| group.variables).map(|variable| variable.name);
     let mut listed = BTreeSet::new();
-    assert!(names.into_iter().all(|name| listed.insert(name)));
+    for variable in NODE_VARIABLES.iter().flat_map(|group| group.variables) {
+        assert!(listed.insert(variable.name), "{}", variable.name);
+    }
 }
 
 #[test]
@@ -105,5 +105,5 @@ fn variables_of_the_datastore_are_documented() {
 #[test]
 #[should_panic(expected = "add NO_SUCH_VARIABLE to NODE_VARIABLES")]
 fn reading_an_undocumented_variable_fails() {
-    EnvironmentVariables::default().get("NO_SUCH_VARIABLE");
+    super::EnvironmentVariables::default().get("NO_SUCH_VARIABLE");
 }
