@@ -33,4 +33,5 @@ pub use parameters::{
     ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
 };
 pub use policy::EvaluationCounts;
+pub use routes::{MissingBgpRoutes, UnroutedPool};
 pub use workloads::{EndpointPermissions, local_workload};
