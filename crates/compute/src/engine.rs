@@ -12,7 +12,7 @@ use crate::parameters::{L2Reachability, NodeParameters, ParameterEnvironment};
 use crate::policy::{EvaluationCounts, PolicyCompute};
 use crate::pools::PoolFacts;
 use crate::proxied::{ProxiedAddresses, ServiceRefusal};
-use crate::routes::RouteCompute;
+use crate::routes::{RouteCompute, UnroutedPool};
 use crate::services::ServiceRanges;
 use crate::tunnels::TunnelCompute;
 use crate::wireguard::WireguardCompute;
@@ -442,6 +442,21 @@ impl PlanCompute {
             append_problem(&mut problems, &key, &format!("no node answers for {address}: {refusal}"));
         }
         problems
+    }
+
+    /// Returns the pools with blocks on other nodes to which no component writes routes. Empty if routes belong to
+    /// another program (`routeSyncDisabled`), or while the configuration of BGP is unknown.
+    pub fn unrouted_pools(&self) -> Vec<UnroutedPool> {
+        if self.parameters.route_sync_disabled {
+            return Vec::new();
+        }
+        match &self.bgp {
+            None => self.routes.unrouted_pools(None),
+            Some(resolver) => resolver
+                .published()
+                .map(|config| self.routes.unrouted_pools(Some(config)))
+                .unwrap_or_default(),
+        }
     }
 
     /// Returns why an endpoint of this node may not be attached with the floating addresses that it requests.

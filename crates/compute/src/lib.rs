@@ -34,4 +34,5 @@ pub use parameters::{
     ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values, describe_parameter,
 };
 pub use policy::EvaluationCounts;
+pub use routes::{MissingBgpRoutes, UnroutedPool};
 pub use workloads::{EndpointPermissions, local_workload};

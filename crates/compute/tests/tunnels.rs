@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tortie_compute::{ParameterEnvironment, PlanCompute};
+use tortie_compute::{BgpEnvironment, MissingBgpRoutes, ParameterEnvironment, PlanCompute};
 use tortie_model::kubernetes::{KubernetesService, ServiceType};
-use tortie_model::{Kind, StoreKey, StoreValue};
+use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::{NodePlan, Route, RouteKey, RouteTarget, SetMember, TunnelKind, TunnelProtocol, VtepId};
 use tortie_testkit::samples::stored;
 
@@ -123,6 +123,82 @@ fn cluster(vxlan: &str, ipip: &str) -> Vec<TunnelEntry> {
         block("fd10::2:0/122", "n2", &["n2"]),
         block("fd10::3:0/122", "n3", &["n3"]),
     ]
+}
+
+/// Returns a node without BGP that has computed these entries.
+fn without_bgp(entries: &[TunnelEntry]) -> TunnelWorld {
+    let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
+    compute.leave_cluster_routes();
+    let mut world = TunnelWorld { compute, plan: NodePlan::default() };
+    entries.iter().for_each(|entry| world.put(entry.clone()));
+    world.flush();
+    world
+}
+
+fn unrouted(world: &TunnelWorld) -> Vec<String> {
+    world.compute.unrouted_pools().into_iter().map(|pool| pool.name).collect()
+}
+
+#[test]
+fn pools_that_nothing_routes_are_named() {
+    let plain = cluster("Never", "Never");
+    let world = without_bgp(&plain);
+    let [pool] = &world.compute.unrouted_pools()[..] else { panic!("{:?}", unrouted(&world)) };
+    assert_eq!(
+        (pool.name.as_str(), pool.bgp),
+        ("v4", MissingBgpRoutes::Disabled),
+        "n1 has no IPv6 block, so no pod that needs the routes"
+    );
+    let world = world.with(block("fd10::1:0/122", "n1", &["n1"]));
+    assert_eq!(unrouted(&world), ["v4", "v6"]);
+    assert_eq!(unrouted(&world.with(felix(json!({"programClusterRoutes": "Enabled"})))), [""; 0]);
+    // Encapsulated pools have routes of the node, unless the settings disable them.
+    for (vxlan, ipip) in [("Always", "Never"), ("CrossSubnet", "Never"), ("Never", "Always")] {
+        assert_eq!(unrouted(&without_bgp(&cluster(vxlan, ipip))), [""; 0], "{vxlan} {ipip}");
+    }
+    let disabled = without_bgp(&cluster("Always", "Never")).with(felix(json!({"vxlanEnabled": false})));
+    assert_eq!(unrouted(&disabled), ["v4"]);
+    let disabled =
+        without_bgp(&cluster("Never", "Always")).with(felix(json!({"programClusterRoutes": "Disabled"})));
+    assert_eq!(unrouted(&disabled), ["v4"]);
+    // Routes of another program, and blocks of nodes that are gone.
+    let others = without_bgp(&plain).with(felix(json!({"routeSyncDisabled": true})));
+    assert_eq!(unrouted(&others), [""; 0]);
+    let mut gone = without_bgp(&plain);
+    gone.compute.delete(&node(2, 0, true).0);
+    assert_eq!(unrouted(&gone), ["v4"]);
+    gone.compute.delete(&node(3, 0, true).0);
+    assert_eq!(unrouted(&gone), [""; 0]);
+}
+
+#[test]
+fn nodes_without_blocks_miss_no_routes() {
+    let mut policy_only = without_bgp(&cluster("Never", "Never"));
+    policy_only.compute.delete(&block("10.0.1.0/26", "n1", &[]).0);
+    assert_eq!(unrouted(&policy_only), [""; 0]);
+    let without_pools: Vec<TunnelEntry> =
+        cluster("Never", "Never").into_iter().filter(|(_, value)| !is_pool(value)).collect();
+    assert_eq!(unrouted(&without_bgp(&without_pools)), [""; 0]);
+}
+
+fn is_pool(value: &StoreValue) -> bool {
+    matches!(value, StoreValue::Resource(Resource::IPPool(_)))
+}
+
+#[test]
+fn bgp_without_peers_provides_no_routes() {
+    let bgp = |spec| {
+        let mut compute = PlanCompute::new("n1", ParameterEnvironment::default());
+        compute.speak_bgp(BgpEnvironment { router_id: String::new(), by_bird: false });
+        let mut world = TunnelWorld { compute, plan: NodePlan::default() };
+        cluster("Never", "Never").into_iter().for_each(|entry| world.put(entry));
+        assert_eq!(unrouted(&world), [""; 0], "not computed yet");
+        world.with(resource(Kind::BGPConfiguration, "default", spec))
+    };
+    assert_eq!(unrouted(&bgp(json!({}))), [""; 0]);
+    let reason = |spec| bgp(spec).compute.unrouted_pools().first().map(|pool| pool.bgp);
+    assert_eq!(reason(json!({"nodeToNodeMeshEnabled": false})), Some(MissingBgpRoutes::NoSessions));
+    assert_eq!(reason(json!({"programClusterRoutes": "Disabled"})), Some(MissingBgpRoutes::NotInstalled));
 }
 
 #[test]

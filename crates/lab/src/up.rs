@@ -3,7 +3,7 @@
 use crate::bgp::{self, BgpMode};
 use crate::cluster::{LabCluster, LabDatastore};
 use crate::cni;
-use crate::encap::PodEncapsulation;
+use crate::encap::{self, PodEncapsulation};
 use crate::error::{LabError, LabResult};
 use crate::kube::{self, KubernetesSettings, PodNetwork};
 use crate::place::LabPaths;
@@ -43,6 +43,7 @@ pub async fn up(place: &LabPaths, mut cluster: LabCluster, keep: bool) -> LabRes
             "without Kubernetes its API cannot be the datastore; use --kubernetes too",
         ));
     }
+    encap::check_kernel(cluster.encap, &place.prefix()).await?;
     claim(place, &cluster)?;
     let error = match interruptible(make(place, &cluster)).await {
         Ok(()) => return Ok(cluster),

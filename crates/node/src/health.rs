@@ -147,11 +147,18 @@ impl ComponentHealthList {
             }
         };
         if let Err(error) = bgp::check_sessions(&status, None, bgp::DEFAULT_SESSION_GRACE_PERIOD) {
-            self.add("bgp", HealthLevel::NotReady, error.to_string());
-        } else if let Some(warning) = bgp::near_limit_warning(&status) {
-            self.add("bgp", HealthLevel::Warning, warning);
+            return self.add("bgp", HealthLevel::NotReady, error.to_string());
+        }
+        let sessions = bgp::SessionSummary::new(&status);
+        // A peer that is down, perhaps a router of the operator, is no reason to restart the node or to remove it from
+        // services: the other sessions work.
+        if sessions.is_complete() {
+            self.add("bgp", HealthLevel::Ok, format!("ready, {sessions}"));
         } else {
-            self.add("bgp", HealthLevel::Ok, "ready");
+            self.add("bgp", HealthLevel::Warning, sessions.to_string());
+        }
+        if let Some(warning) = bgp::near_limit_warning(&status) {
+            self.add("bgp", HealthLevel::Warning, warning);
         }
     }
 }
@@ -164,6 +171,8 @@ pub const MTU_COMPONENT: &str = "mtu";
 pub const PROXIED_COMPONENT: &str = "proxied addresses";
 /// The component that creates tunnels to other nodes.
 pub const TUNNELS_COMPONENT: &str = "tunnels";
+/// The routes to the blocks of other nodes.
+pub const ROUTES_COMPONENT: &str = "routes";
 pub const OVERRULED_COMPONENT: &str = "allowed traffic";
 pub const OFFLOAD_COMPONENT: &str = "flow table";
 /// A Calico Felix that runs beside the node.

@@ -18,6 +18,7 @@ mod kube_condition;
 mod lock;
 mod logs;
 mod metrics;
+mod network_warnings;
 mod node_status;
 mod options;
 mod pending_endpoints;

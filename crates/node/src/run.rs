@@ -20,8 +20,8 @@ use crate::startup::{self, EnvironmentVariables, FelixSettings, StartupError};
 use crate::state::NodeState;
 use crate::tasks::{ObserverThread, TaskEnded, TaskSet, watch_speaker};
 use crate::{
-    bgp, endpoint_correction, failpoint, feed, files, http, kube_condition, public_keys, queries, status,
-    tunnel_addresses,
+    bgp, endpoint_correction, failpoint, feed, files, http, kube_condition, network_warnings, public_keys,
+    queries, status, tunnel_addresses,
 };
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -376,6 +376,8 @@ impl StartedNode<'_> {
         tasks.spawn("CalicoNodeStatus", reporter);
         let addresses = follow_addresses(resources.clone(), settings.variables.clone(), self.name());
         tasks.spawn("the detection of addresses", addresses);
+        let warnings = network_warnings::publish(state.clone(), resources.clone(), self.name());
+        tasks.spawn("the warnings of the network", warnings);
         tasks.spawn("the log", follow_log_settings(state.clone(), logs));
         tasks.spawn("the MTU file", write_mtu(state.clone(), settings.args.calico_dir().join("mtu")));
         tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));

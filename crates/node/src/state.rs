@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tortie_compute::NodeParameters;
 use tortie_dataplane::MtuChoice;
 use tortie_http::liveness::Liveness;
+use tortie_model::kinds::NetworkWarning;
 use tortie_plan::{PlanUpdate, PlannedWorkload, TunnelKind, WorkloadId};
 
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub struct NodeState {
     public_keys: watch::Sender<Option<BTreeMap<TunnelKind, String>>>,
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     announced: watch::Sender<BTreeSet<WorkloadId>>,
+    network_warnings: watch::Sender<BTreeMap<&'static str, Vec<NetworkWarning>>>,
     workloads_changed: Notify,
     lost: AtomicBool,
     running_bgp_changed: Notify,
@@ -66,6 +68,7 @@ impl NodeState {
             public_keys: watch::channel(None).0,
             unreachable: watch::channel(BTreeSet::new()).0,
             announced: watch::channel(BTreeSet::new()).0,
+            network_warnings: watch::channel(BTreeMap::new()).0,
             workloads_changed: Notify::new(),
             lost: AtomicBool::new(false),
             running_bgp_changed: Notify::new(),
@@ -201,6 +204,32 @@ impl NodeState {
             Some(warning) => facts.warnings.insert(part.to_owned(), warning),
             None => facts.warnings.remove(part),
         };
+    }
+
+    /// Replaces the modes of the network that are configured but not in force. They are warnings of the component, and
+    /// are published in the Node object.
+    pub fn set_network_warnings(&self, part: &'static str, warnings: Vec<NetworkWarning>) {
+        let known = self.network_warnings.borrow().get(part).cloned().unwrap_or_default();
+        if known == warnings {
+            return;
+        }
+        for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
+            let NetworkWarning { object, reason, advice } = warning;
+            tracing::warn!(object, reason, advice, "a configured mode of the network is not in force");
+        }
+        let text: Vec<String> = warnings
+            .iter()
+            .map(|NetworkWarning { object, reason, advice }| format!("{object}: {reason}; {advice}"))
+            .collect();
+        self.set_warning(part, (!text.is_empty()).then(|| text.join("; ")));
+        self.network_warnings.send_modify(|all| {
+            all.insert(part, warnings);
+        });
+    }
+
+    /// Follows the modes of the network that are configured but not in force, by component.
+    pub fn network_warnings(&self) -> watch::Receiver<BTreeMap<&'static str, Vec<NetworkWarning>>> {
+        self.network_warnings.subscribe()
     }
 
     pub fn warnings(&self) -> BTreeMap<String, String> {

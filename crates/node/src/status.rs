@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tortie_compute::NodeParameters;
-use tortie_dataplane::{DataplaneReport, ReportReceiver, WorkloadState};
+use tortie_dataplane::{DataplaneReport, KernelFailure, KernelObject, ReportReceiver, WorkloadState};
 use tortie_model::key::WorkloadStatusKey;
+use tortie_model::kinds::NetworkWarning;
 use tortie_model::status::{EndpointState, EndpointStatus, FelixHeartbeat};
 use tortie_model::{StoreKey, StoreValue};
-use tortie_plan::{EndpointId, PlannedWorkload, WorkloadId};
+use tortie_plan::{EndpointId, PlannedWorkload, TunnelKind, WorkloadId};
 use tortie_store::StoreClient;
 
 /// Delay before the first heartbeat.
@@ -211,8 +212,9 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             state.set_refused(refused.collect());
         }
         DataplaneReport::Tunnels(failures) => {
-            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            state.set_warning(TUNNELS_COMPONENT, Some(text).filter(|text| !text.is_empty()));
+            let parameters = state.parameters().borrow().clone();
+            let warnings = failures.iter().map(|failure| tunnel_warning(failure, &parameters));
+            state.set_network_warnings(TUNNELS_COMPONENT, warnings.collect());
         }
         DataplaneReport::Proxied(count, failures) => {
             state.metrics.proxied.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -258,6 +260,42 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             state.metrics.policy_in_force.set(i64::from(reason.is_none()));
             state.set_trouble(POLICY_COMPONENT, reason);
         }
+    }
+}
+
+/// Describes a failure of a tunnel. If the tunnel has no device, names the encapsulation and the effect on packets.
+fn tunnel_warning(failure: &KernelFailure, parameters: &NodeParameters) -> NetworkWarning {
+    const PLAIN_ADVICE: &str = "the node retries";
+    let KernelObject::Interface { name } = &failure.object else {
+        return NetworkWarning {
+            object: failure.object.to_string(),
+            reason: failure.reason.to_string(),
+            advice: PLAIN_ADVICE.to_owned(),
+        };
+    };
+    let configured = [&parameters.wireguard_interface_name, &parameters.wireguard_interface_name_v6];
+    let kinds = [
+        (TunnelKind::VxlanV4, "VXLAN"),
+        (TunnelKind::VxlanV6, "VXLAN of IPv6"),
+        (TunnelKind::Ipip, "IPIP"),
+        (TunnelKind::WireguardV4, "WireGuard"),
+        (TunnelKind::WireguardV6, "WireGuard of IPv6"),
+    ];
+    let named = kinds.iter().find(|(kind, _)| kind.device() == name).map(|(_, mode)| *mode);
+    let mode = named.or_else(|| configured.contains(&name).then_some("WireGuard"));
+    let advice = match mode {
+        Some(mode) if mode.starts_with("WireGuard") => {
+            "packets to other nodes are sent in clear text until then"
+        }
+        Some(_) => {
+            "packets to pods of such pools on other nodes are lost until then; the pool can use another mode"
+        }
+        None => PLAIN_ADVICE,
+    };
+    NetworkWarning {
+        object: mode.map_or_else(|| failure.object.to_string(), str::to_owned),
+        reason: format!("configured but not in force: {failure}"),
+        advice: advice.to_owned(),
     }
 }
 
@@ -345,5 +383,64 @@ impl EndpointStatusWriter {
             }
             Err(error) => tracing::debug!(%error, "cannot write the status of an endpoint"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_compute::ParameterEnvironment;
+    use tortie_dataplane::AffectedWorkloads;
+    use tortie_model::kinds::FelixConfiguration;
+
+    fn warning(interface: &str, parameters: &NodeParameters) -> NetworkWarning {
+        let object = KernelObject::Interface { name: interface.to_owned() };
+        let concerns = AffectedWorkloads::nobody();
+        let failure = KernelFailure { object, concerns, reason: "no such devices".to_owned().into() };
+        tunnel_warning(&failure, parameters)
+    }
+
+    #[test]
+    fn a_missing_device_names_its_mode() {
+        let parameters = NodeParameters::default();
+        for (interface, mode) in [
+            ("tunl0", "IPIP"),
+            ("vxlan.calico", "VXLAN"),
+            ("vxlan-v6.calico", "VXLAN of IPv6"),
+            ("wireguard.cali", "WireGuard"),
+            ("wg-v6.cali", "WireGuard of IPv6"),
+            ("other0", "interface other0"),
+        ] {
+            let warning = warning(interface, &parameters);
+            assert_eq!(warning.object, mode);
+            let reason = format!("configured but not in force: interface {interface}: no such devices");
+            assert_eq!(warning.reason, reason);
+        }
+        let name = ("FELIX_WIREGUARDINTERFACENAME".to_owned(), "secret0".to_owned());
+        let none: [FelixConfiguration; 0] = [];
+        let environment = ParameterEnvironment::new([name], []);
+        let parameters = NodeParameters::resolve("n1", &BTreeMap::new(), &none, &environment);
+        let renamed = warning("secret0", &parameters);
+        assert_eq!(renamed.object, "WireGuard");
+        assert!(renamed.advice.contains("clear text"), "{renamed:?}");
+    }
+
+    #[tokio::test]
+    async fn missing_modes_are_warnings_until_they_end() {
+        let state = NodeState::new("n1");
+        let mut published = state.network_warnings();
+        let missing = warning("tunl0", &NodeParameters::default());
+        state.set_network_warnings(TUNNELS_COMPONENT, vec![missing.clone()]);
+        assert!(published.has_changed().unwrap());
+        assert_eq!(published.borrow_and_update()[TUNNELS_COMPONENT], std::slice::from_ref(&missing));
+        let health = crate::health::NodeHealth::check(&state).await;
+        let part = health.parts.iter().find(|part| part.name == TUNNELS_COMPONENT).unwrap();
+        assert_eq!(part.level, crate::health::HealthLevel::Warning);
+        assert!(part.message.starts_with("IPIP: configured but not in force: "), "{}", part.message);
+        state.set_network_warnings(TUNNELS_COMPONENT, vec![missing]);
+        assert!(!published.has_changed().unwrap(), "unchanged warnings are not published again");
+        state.set_network_warnings(TUNNELS_COMPONENT, Vec::new());
+        assert!(published.has_changed().unwrap());
+        assert_eq!(state.warnings().get(TUNNELS_COMPONENT), None);
     }
 }

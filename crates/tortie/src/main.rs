@@ -134,9 +134,9 @@ enum TortieCommand {
     /// Find likely mistakes in the cluster's configuration
     ///
     /// Finds policies and rules that match nothing or are never reached, tiers that hide later tiers, missing profiles,
-    /// BGP filters and passwords, pools and BGP peers that no node uses, settings without effect, inconsistent MTUs,
-    /// unreadable entries, and pods without policy. Reads only the datastore and the interfaces of this host; changes
-    /// nothing.
+    /// BGP filters and passwords, pools and BGP peers that no node uses, pools without routes between nodes,
+    /// encapsulation and encryption that are not in force, settings without effect, inconsistent MTUs, unreadable
+    /// entries, and pods without policy. Reads only the datastore and the interfaces of this host; changes nothing.
     ///
     /// Exit status: 0 if nothing was found, 1 if something was, 2 if the check failed.
     Analyze(Box<AnalyzeArgs>),

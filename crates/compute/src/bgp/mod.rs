@@ -206,6 +206,11 @@ impl BgpResolver {
         Some(new)
     }
 
+    /// Returns the configuration of the last flush, or `None` before the first.
+    pub fn published(&self) -> Option<&BgpConfig> {
+        self.published.as_deref()
+    }
+
     /// Returns the workloads with BGP sessions if they may have changed since the last call.
     pub fn take_local_peers(&mut self) -> Option<BTreeMap<EndpointName, WorkloadPeering>> {
         self.new_local_peers.take()

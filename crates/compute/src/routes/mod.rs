@@ -1,7 +1,10 @@
 //! Routes of this node to the blocks of the cluster: a local block is a blackhole except for the addresses of
 //! workloads, a remote block is routed to its node.
 
+mod unrouted;
 mod wanted;
+
+pub use unrouted::{MissingBgpRoutes, UnroutedPool};
 
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};

@@ -78,7 +78,7 @@ impl RouteCompute {
         Some((RouteKey { table: encryption.table, destination }, route))
     }
 
-    fn programs(&self, encapsulation: PoolEncapsulation) -> bool {
+    pub(super) fn programs(&self, encapsulation: PoolEncapsulation) -> bool {
         match encapsulation {
             PoolEncapsulation::None => self.policy.no_encap,
             PoolEncapsulation::Ipip(_) => self.policy.ipip,
@@ -116,7 +116,7 @@ impl RouteCompute {
         scope == EncapsulationScope::Always || !own.is_some_and(|own| own.trunc().contains(&address))
     }
 
-    fn pool_of(&self, net: IpNet) -> Option<&RoutedPool> {
+    pub(super) fn pool_of(&self, net: IpNet) -> Option<&RoutedPool> {
         self.pools.values().filter(|pool| pool.cidr.contains(&net)).max_by_key(|pool| pool.cidr.prefix_len())
     }
 }

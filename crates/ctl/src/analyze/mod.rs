@@ -1,7 +1,8 @@
 //! `tortie analyze`: finds likely mistakes in the configuration of a cluster.
 //!
 //! A check is a function of the whole cluster that returns findings; each is a file in `checks`. The checks
-//! read only the store and use the reference evaluator of policies, so no node has to run.
+//! read only the store and use the reference evaluator of policies, so no node has to run. Nodes publish facts that
+//! only they know, such as devices that their kernel lacks, in their Node objects.
 
 mod checks;
 mod finding;
@@ -15,6 +16,7 @@ use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
 use crate::failure::CommandResult;
 use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, apply_changes, resolve_namespaces};
 use crate::{input, session};
+use checks::NODE_REPORTED_CHECKS;
 use clap::Args;
 use finding::AnalysisFinding;
 use std::io::Write;
@@ -73,7 +75,10 @@ pub async fn analyze(
         cluster = apply_changes(&cluster, resources, false)?.0;
     }
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
-    let findings = findings(cluster, secrets, interfaces);
+    let mut findings = findings(cluster, secrets, interfaces);
+    if args.filename.is_some() {
+        findings.retain(|finding| !NODE_REPORTED_CHECKS.contains(&finding.check));
+    }
     match args.output {
         ReportFormat::Text => out.write_all(finding::render(&findings).as_bytes())?,
         ReportFormat::Json => {

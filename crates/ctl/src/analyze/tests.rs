@@ -1,5 +1,6 @@
 use super::*;
 use serde_json::{Value, json};
+use tortie_model::kinds::NetworkWarning;
 use tortie_model::{API_VERSION, Resource};
 
 fn cluster(objects: Vec<Value>) -> PolicyCluster {
@@ -170,11 +171,43 @@ fn each_planted_mistake_is_found_alone() {
             "FelixConfiguration",
             "setting-without-effect",
         ),
+        (vec![node_with_warnings("n1", &[unrouted()])], "IPPool(pods)", "network-not-in-force"),
+        (
+            vec![
+                json!({"kind": "FelixConfiguration", "metadata": {"name": "default"}, "spec": {"wireguardEnabled": true}}),
+            ],
+            "FelixConfiguration",
+            "wireguard-not-in-force",
+        ),
     ];
     assert!(cases.len() >= 10);
     for (objects, object, check) in cases {
         assert_eq!(found(objects.clone()), [(object.to_owned(), check)], "{objects:?}");
     }
+}
+
+fn unrouted() -> NetworkWarning {
+    NetworkWarning {
+        object: "IPPool(pods)".to_owned(),
+        reason: "pods on other nodes are unreachable".to_owned(),
+        advice: "set vxlanMode".to_owned(),
+    }
+}
+
+fn node_with_warnings(name: &str, warnings: &[NetworkWarning]) -> Value {
+    let mut node = json!({"kind": "Node", "metadata": {"name": name, "labels": {"rack": "1"}}, "spec": {"bgp": {"ipv4Address": "192.0.2.1/24"}}});
+    node["metadata"]["annotations"] = json!({"tortie/network-warnings": json!(warnings).to_string()});
+    node
+}
+
+#[test]
+fn a_warning_of_many_nodes_is_one_finding() {
+    let mut objects = clean();
+    objects.extend(["n1", "n2", "n3", "n4"].map(|name| node_with_warnings(name, &[unrouted()])));
+    let found = findings(cluster(objects), None, Vec::new());
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].reason, "pods on other nodes are unreachable (on n1, n2, n3 and 1 more)");
+    assert_eq!(found[0].advice, "Set vxlanMode.");
 }
 
 #[test]
@@ -228,6 +261,11 @@ fn warnings_cover_only_written_objects_that_match_endpoints() {
          the policy is not enforced anywhere.\n"
             .replace("Compare", "  Compare")
     );
+    // Nodes have not received the written settings yet.
+    let encrypting = json!({"kind": "FelixConfiguration", "metadata": {"name": "default"}, "spec": {"wireguardEnabled": true}});
+    let mut objects = clean();
+    objects.push(encrypting.clone());
+    assert_eq!(warnings::text(cluster(objects), &[written(&encrypting)], None), "");
     // Findings about other objects are not reported.
     assert_eq!(warnings::text(all, &[written(&clean()[9])], None), "");
     // Without endpoints, a selector that matches nothing is not reported.

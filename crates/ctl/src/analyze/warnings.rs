@@ -1,6 +1,7 @@
 //! Warns when a written object is likely a mistake. The warnings are the findings of `tortie analyze` about
 //! that object; the object is stored nevertheless.
 
+use super::checks::NODE_REPORTED_CHECKS;
 use super::finding::AnalysisFinding;
 use super::{findings, load};
 use crate::namespace::RequestedNamespace;
@@ -69,6 +70,7 @@ pub(super) fn text(cluster: PolicyCluster, written: &[Resource], secrets: Option
         let is_about =
             objects.contains(&finding.object) || (settings && finding.object == "FelixConfiguration");
         is_about
+            && !NODE_REPORTED_CHECKS.contains(&finding.check)
             && (has_endpoints || !ENDPOINT_DEPENDENT_CHECKS.contains(&finding.check))
             && (has_nodes || !NODE_DEPENDENT_CHECKS.contains(&finding.check))
     };

@@ -6,6 +6,7 @@ use crate::validation::{FieldChecker, NetworkFamily};
 use crate::{Kind, ResourceSpec, TypedObject, string_enum};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
 
 string_enum! {
     /// The source of a node's address.
@@ -73,6 +74,38 @@ api_types! {
         pub wireguard_public_key_v6: String,
         #[serde(rename = "podCIDRs")]
         pub pod_cidrs: Vec<String>,
+    }
+}
+
+/// Annotation in which a node publishes its [`NetworkWarning`]s as JSON.
+const NETWORK_WARNINGS_ANNOTATION: &str = "tortie/network-warnings";
+
+/// A configured mode of the network that is not in force on a node, as the node itself reports it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NetworkWarning {
+    /// The object that is not in force: `IPPool(pods)`, `WireGuard`.
+    pub object: String,
+    pub reason: String,
+    /// The recommended action.
+    pub advice: String,
+}
+
+impl Node {
+    /// Returns the published warnings of the node. An unreadable annotation counts as absent.
+    pub fn network_warnings(&self) -> Vec<NetworkWarning> {
+        let text = self.metadata.annotations.get(NETWORK_WARNINGS_ANNOTATION);
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// Replaces the published warnings of the node.
+    pub fn set_network_warnings(&mut self, warnings: &[NetworkWarning]) {
+        let annotations = &mut self.metadata.annotations;
+        match serde_json::to_string(warnings) {
+            Ok(text) if !warnings.is_empty() => {
+                annotations.insert(NETWORK_WARNINGS_ANNOTATION.to_owned(), text)
+            }
+            _ => annotations.remove(NETWORK_WARNINGS_ANNOTATION),
+        };
     }
 }
 

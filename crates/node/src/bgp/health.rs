@@ -1,5 +1,6 @@
 //! Decides whether BGP is far enough for the node to count as ready.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 use tortie_bgp::core::{BgpPeerState, PeerStatus, SpeakerStatus};
@@ -14,10 +15,8 @@ pub fn check_sessions(
     v6: Option<bool>,
     patience: Duration,
 ) -> Result<(), BgpNotReady> {
-    // Workloads with BGP sessions may come and go, so they do not count.
-    let peers = status.peers.iter().filter(|peer| !peer.name.starts_with("Local_"));
     let peers: Vec<&PeerStatus> =
-        peers.filter(|peer| v6.is_none_or(|v6| peer.address.is_ipv6() == v6)).collect();
+        lasting_peers(status).filter(|peer| v6.is_none_or(|v6| peer.address.is_ipv6() == v6)).collect();
     if peers.is_empty() {
         return Ok(());
     }
@@ -31,6 +30,53 @@ pub fn check_sessions(
         return Err(BgpNotReady::NotEstablished { down });
     }
     Ok(())
+}
+
+/// Returns the peers that count: workloads with BGP sessions may come and go.
+fn lasting_peers(status: &SpeakerStatus) -> impl Iterator<Item = &PeerStatus> {
+    status.peers.iter().filter(|peer| !peer.name.starts_with("Local_"))
+}
+
+/// The number of established sessions, and the peers without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSummary {
+    total: usize,
+    /// The peers, each with its last error.
+    down: Vec<(IpAddr, Option<String>)>,
+}
+
+impl SessionSummary {
+    pub fn new(status: &SpeakerStatus) -> SessionSummary {
+        let down = lasting_peers(status).filter(|peer| peer.state != BgpPeerState::Established);
+        SessionSummary {
+            total: lasting_peers(status).count(),
+            down: down.map(|peer| (peer.address, peer.last_error.clone())).collect(),
+        }
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.down.is_empty()
+    }
+}
+
+impl fmt::Display for SessionSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MAX_LISTED_PEERS: usize = 5;
+        if self.total == 0 {
+            return f.write_str("no peers");
+        }
+        write!(f, "{} of {} sessions established", self.total - self.down.len(), self.total)?;
+        for (index, (address, error)) in self.down.iter().take(MAX_LISTED_PEERS).enumerate() {
+            write!(f, "{}{address}", if index == 0 { "; down: " } else { ", " })?;
+            if let Some(error) = error {
+                write!(f, " ({error})")?;
+            }
+        }
+        match self.down.len().saturating_sub(MAX_LISTED_PEERS) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +149,32 @@ mod tests {
         status.restarting = true;
         assert!(judge(&status, 0, None).unwrap_err().contains("graceful restart"));
         assert_eq!(judge(&status, 30, None), Ok(()));
+    }
+
+    #[test]
+    fn the_summary_counts_sessions_and_names_peers() {
+        assert_eq!(SessionSummary::new(&status(&[])).to_string(), "no peers");
+        let mut status = status(&["10.0.0.2", "10.0.0.3", "fd00::2"]);
+        for peer in &mut status.peers {
+            peer.state = BgpPeerState::Established;
+        }
+        let summary = SessionSummary::new(&status);
+        assert!(summary.is_complete());
+        assert_eq!(summary.to_string(), "3 of 3 sessions established");
+        status.peers[1].state = BgpPeerState::Active;
+        status.peers[1].last_error = Some("connection refused".to_owned());
+        let summary = SessionSummary::new(&status);
+        assert!(!summary.is_complete());
+        assert_eq!(summary.to_string(), "2 of 3 sessions established; down: 10.0.0.3 (connection refused)");
+    }
+
+    #[test]
+    fn a_long_list_of_peers_is_shortened() {
+        let addresses: Vec<String> = (1..=9).map(|number| format!("10.0.0.{number}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let text = SessionSummary::new(&status(&addresses)).to_string();
+        assert!(text.starts_with("0 of 9 sessions established; down: 10.0.0.1, "), "{text}");
+        assert!(text.ends_with(", 10.0.0.5 and 4 more"), "{text}");
     }
 
     #[test]

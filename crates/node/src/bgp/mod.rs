@@ -37,7 +37,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use health::{BgpNotReady, DEFAULT_SESSION_GRACE_PERIOD, check_sessions, near_limit_warning};
+pub use health::{
+    BgpNotReady, DEFAULT_SESSION_GRACE_PERIOD, SessionSummary, check_sessions, near_limit_warning,
+};
 pub use metrics::render_metrics;
 use tokio::sync::mpsc;
 use tortie_bgp::core::{BestRoute, RouteChange, ShutdownMode};

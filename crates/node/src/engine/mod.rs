@@ -22,6 +22,7 @@ pub use event::{
 pub use json::{event_from_json, event_to_json, held_from_json, held_to_json};
 pub use requests::{EngineHandle, EngineRequest, EngineRequestError};
 
+use crate::health::ROUTES_COMPONENT;
 use crate::metrics::NodeMetrics;
 use crate::recording::NodeRecording;
 use crate::state::NodeState;
@@ -33,10 +34,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tortie_compute::UnroutedPool;
 use tortie_dataplane::{
     AffectedWorkloads, DataplaneError, DataplaneHandle, KernelFailure, Netns, ReportReceiver, WireguardKeys,
 };
 use tortie_model::FeedEvent;
+use tortie_model::kinds::NetworkWarning;
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 use tortie_sync::Feed as FeedReceiver;
 
@@ -341,6 +344,10 @@ impl NodeEngine {
         let metrics = &self.state.metrics;
         let totals = compute.totals();
         metrics.set_totals(&totals);
+        if self.state.is_in_sync() {
+            let unrouted = compute.unrouted_pools().iter().map(unrouted_warning).collect();
+            self.state.set_network_warnings(ROUTES_COMPONENT, unrouted);
+        }
         self.state.set_warning("http policy", unproxied_warning(totals.unproxied_workloads));
         for (object, reason) in self.state.set_problems(compute.problems()) {
             metrics.bad_objects.inc();
@@ -350,6 +357,14 @@ impl NodeEngine {
                 "an object of the datastore is not used as it is written; correct it"
             );
         }
+    }
+}
+
+fn unrouted_warning(pool: &UnroutedPool) -> NetworkWarning {
+    NetworkWarning {
+        object: format!("IPPool({})", pool.name),
+        reason: pool.to_string(),
+        advice: pool.advice().to_owned(),
     }
 }
 

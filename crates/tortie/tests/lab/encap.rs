@@ -217,9 +217,48 @@ fn a_pool_changes_its_mode_under_traffic() {
     lab.addresses_are_accounted_for();
 }
 
+/// Returns whether the kernel has devices of a kind.
+fn kernel_has(kind: &str) -> bool {
+    let namespace = tortie_testkit::TestNamespace::new("kind");
+    let added = namespace.try_exec(&["ip", "link", "add", "kind0", "type", kind]);
+    // The module of IPIP creates a device that conflicts with another one without addresses.
+    added.status.success() || String::from_utf8_lossy(&added.stderr).contains("File exists")
+}
+
 #[test]
-fn missing_ipip_support_is_reported_and_tolerated() {
-    let lab = TestLab::up(&["--nodes", "2", "--encap", "ipip"]);
+fn modes_without_kernel_support_are_refused() {
+    for (mode, kind) in [("wireguard", "wireguard"), ("ipip", "ipip"), ("ipip-cross", "ipip")] {
+        if kernel_has(kind) {
+            println!("this kernel has {kind}");
+            continue;
+        }
+        let lab = TestLab::new();
+        let refusal = lab.refused(&["up", "--nodes", "1", "--encap", mode]);
+        assert!(refusal.contains(&format!("this kernel has no {kind} devices")), "{refusal}");
+        assert!(refusal.contains("--encap"), "{refusal}");
+        assert_eq!(lab.traces(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn missing_kernel_support_is_reported_and_tolerated() {
+    let lab = TestLab::up(&["--nodes", "2", "--encap", "vxlan"]);
+    lab.run(&[
+        "ctl",
+        "patch",
+        "ippool",
+        "lab-ipv4-1",
+        "-p",
+        r#"{"spec": {"vxlanMode": "Never", "ipipMode": "Always"}}"#,
+    ]);
+    lab.run(&[
+        "ctl",
+        "patch",
+        "felixconfiguration",
+        "default",
+        "-p",
+        r#"{"spec": {"wireguardEnabled": true}}"#,
+    ]);
     let one = lab.add("one", "node1", &[]);
     let two = lab.add("two", "node2", &[]);
     eventually(&lab, "IPv6 goes through VXLAN all the same", || lab.pings("one", family(&two, true)));
@@ -229,17 +268,97 @@ fn missing_ipip_support_is_reported_and_tolerated() {
     lab.addresses_are_accounted_for();
     let health = || {
         let output = lab.output(&["exec", "node1", "--", "tortie", "health"]);
+        assert!(output.status.success(), "a missing mode does not make the node unready");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    if lab.shell("node1", "ip -o link show type ipip").contains("tunl0") {
-        eventually(&lab, "pods reach each other by IPIP", || {
+    let analyze = || {
+        let output = lab.output(&["exec", "node1", "--", "tortie", "analyze"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    if kernel_has("wireguard") {
+        eventually(&lab, "no mode is missing", || !analyze().contains("WireGuard"));
+    } else {
+        let missing =
+            "WireGuard: configured but not in force: interface wireguard.cali: this kernel has no wireguard";
+        eventually(&lab, "health names WireGuard", || health().contains(missing));
+        eventually(&lab, "analyze names WireGuard", || analyze().contains(missing));
+    }
+    if kernel_has("ipip") {
+        eventually(&lab, "pods reach each other by IPIP or WireGuard", || {
             lab.pings("one", family(&two, false)) && lab.pings("two", family(&one, false))
         });
         let routes = lab.shell("node1", "ip route");
         assert!(routes.contains("via 10.10.1.2 dev tunl0 proto 80 onlink"), "{routes}");
     } else {
-        eventually(&lab, "health names what is missing", || {
-            health().contains("interface tunl0: this kernel has no ipip devices")
+        let missing = "IPIP: configured but not in force: interface tunl0: this kernel has no ipip devices";
+        eventually(&lab, "health names IPIP", || health().contains(missing));
+        eventually(&lab, "analyze names IPIP and both nodes", || {
+            let text = analyze();
+            text.contains(missing) && text.contains("(on node1, node2)")
         });
     }
+    lab.run(&[
+        "ctl",
+        "patch",
+        "ippool",
+        "lab-ipv4-1",
+        "-p",
+        r#"{"spec": {"ipipMode": "Never", "vxlanMode": "Always"}}"#,
+    ]);
+    lab.run(&[
+        "ctl",
+        "patch",
+        "felixconfiguration",
+        "default",
+        "-p",
+        r#"{"spec": {"wireguardEnabled": false}}"#,
+    ]);
+    eventually(&lab, "a mode that is not configured is not missing", || {
+        !health().contains("not in force") && !analyze().contains("not in force")
+    });
+}
+
+#[test]
+fn pools_without_routes_are_reported() {
+    let lab = TestLab::up(&["--nodes", "2", "--bgp", "mesh"]);
+    let one = lab.add("one", "node1", &[]);
+    let two = lab.add("two", "node2", &[]);
+    let both = || lab.pings("one", family(&two, false)) && lab.pings("two", family(&one, false));
+    eventually(&lab, "the mesh connects the pods", both);
+    let health = |node: &str| {
+        let output = lab.output(&["exec", node, "--", "tortie", "health"]);
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let analyze = || {
+        let output = lab.output(&["exec", "node1", "--", "tortie", "analyze"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(
+        !health("node1").1.contains("warning    routes: ") && !analyze().contains("IPPool"),
+        "{}",
+        analyze()
+    );
+
+    lab.apply(
+        "{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, metadata: {name: default}, spec: {nodeToNodeMeshEnabled: false}}",
+    );
+    eventually(&lab, "without the mesh pods are disconnected", || !both());
+    let unrouted = "IPPool(lab-ipv4-1): pods on other nodes are unreachable: the pool has no encapsulation";
+    for node in ["node1", "node2"] {
+        eventually(&lab, "health names the pool and the node stays ready", || {
+            let (healthy, text) = health(node);
+            let line = text.lines().find(|line| line.starts_with("warning    routes: "));
+            healthy && line.is_some_and(|line| line.contains(unrouted) && line.contains("BGP has no peers"))
+        });
+    }
+    eventually(&lab, "analyze names the pool once for both nodes", || {
+        let text = analyze();
+        text.matches(unrouted).count() == 1 && text.contains("(on node1, node2)")
+    });
+    // The first of the settings that the advice names.
+    lab.vxlan_mode("Always");
+    eventually(&lab, "the advice connects the pods", both);
+    eventually(&lab, "nothing is reported any more", || {
+        !health("node1").1.contains("warning    routes: ") && !analyze().contains("IPPool")
+    });
 }

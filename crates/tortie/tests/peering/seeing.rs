@@ -181,6 +181,17 @@ fn probes_and_scrapers_see_the_sessions() {
         || world.picture(),
     );
     assert_eq!(world.health(&["--bird-ready", "--threshold-time", "0s"]), (true, String::new()));
+    // After the start, a lost peer is a warning: the node stays ready.
+    let warns = || {
+        let (healthy, text) = world.health(&[]);
+        let mut lines = text.lines();
+        let bgp = lines.find(|line| line.starts_with("warning    bgp: 2 of 4 sessions established; down: "));
+        healthy && bgp.is_some_and(|line| line.contains("10.88.0.3") && line.contains("fd88::3"))
+    };
+    eventually_showing("health counts the sessions and names the peers", warns, || {
+        format!("{}\n{}", world.health(&[]).1, world.picture())
+    });
+    assert_eq!(ready(&world).0, "200");
 
     // The metrics report the same.
     let picture = || format!("{}\n{}", world.page("http://localhost:9091/metrics").1, world.picture());

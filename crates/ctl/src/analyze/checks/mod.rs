@@ -3,6 +3,7 @@
 mod bgp_peers;
 mod http;
 mod mtu;
+mod network;
 mod pools;
 mod profiles;
 mod reach;
@@ -11,6 +12,8 @@ mod settings;
 mod tiers;
 mod unprotected;
 mod unreadable;
+
+pub(super) use network::NODE_REPORTED_CHECKS;
 
 use super::AnalyzedCluster;
 use super::finding::AnalysisFinding;
@@ -27,6 +30,8 @@ pub(super) const ALL_CHECKS: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &
     profiles::missing,
     unprotected::pods,
     pools::unusable,
+    network::not_in_force,
+    network::not_encrypting,
     bgp_peers::mistakes,
     settings::without_effect,
     mtu::of_tunnels,
