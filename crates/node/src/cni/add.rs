@@ -423,7 +423,7 @@ impl CniService {
         }
         let network = &request.config.name;
         if !request.config.policy.kind.is_empty() {
-            return self.existing_profile(profile_of(request, identity)).await;
+            return self.existing_profile(select_profile(request, identity)).await;
         }
         let name = &identity::derive_profile_name(network);
         if self.profiles.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
@@ -454,7 +454,7 @@ impl CniService {
         match self.resources.get_as::<ProfileSpec>("", &name).await {
             Ok(_) => Ok(Some(name)),
             Err(StoreError::DoesNotExist { .. }) => Ok(None),
-            Err(error) => Err(store_failed(error)),
+            Err(error) => Err(convert_store_error(error)),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -53,7 +54,9 @@ pub fn render_counters(counters: &[RuleCounter]) -> String {
         packets.get_or_create(&labels).inc_by(counter.packets);
     }
     let help = "Packets that a rule, the end of a tier or the lack of a profile has denied since it was last written";
-    tortie_http::render_registered(|registry| registry.register("tortie_denied_packets", help, packets))
+    let mut registry = Registry::default();
+    registry.register("tortie_denied_packets", help, packets);
+    render_registry(&registry)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ fn sample() -> String {
         + &tortie_http::process::text()
         + &super::wireguard::page("node1", &[super::wireguard::sample()])
         + &bgp::render_metrics(&status)
-        + &http::denials_page(&[denial])
+        + &http::render_counters(&[denial])
 }
 
 fn page() -> String {
