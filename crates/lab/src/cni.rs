@@ -14,7 +14,7 @@ use std::process::Command;
 const LIST_VERSION: &str = "1.0.0";
 /// `cniVersion` of plugin calls: 1.1.0 adds STATUS.
 const PLUGIN_CNI_VERSION: &str = "1.1.0";
-const NETWORK_NAME: &str = "lab";
+pub const NETWORK_NAME: &str = "lab";
 const PLUGIN_NAME: &str = "calico";
 const POD_INTERFACE: &str = "eth0";
 

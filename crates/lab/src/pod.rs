@@ -126,7 +126,8 @@ async fn attach(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResu
 }
 
 /// Creates the profile of a namespace with the rules and labels that a Kubernetes namespace gives to its pods, so that
-/// `namespaceSelector` works. An existing profile is not changed.
+/// `namespaceSelector` works, and the label of the network, because the profile that containers of other runtimes share
+/// admits only endpoints with this label. An existing profile is not changed.
 async fn create_namespace_profile(cluster: &LabCluster, namespace: &str) -> LabResult<()> {
     let allow = json!([{"action": "Allow"}]);
     let profile = json!({
@@ -137,6 +138,7 @@ async fn create_namespace_profile(cluster: &LabCluster, namespace: &str) -> LabR
             "ingress": allow,
             "egress": allow,
             "labelsToApply": {
+                (cni::NETWORK_NAME): "",
                 "pcns.kubernetes.io/metadata.name": namespace,
                 "pcns.projectcalico.org/name": namespace,
             },
