@@ -283,7 +283,7 @@ mod tests {
             (r#"{"name": "x", "cniVersion": "9.0.0", "plugins": [{"type": "calico"}]}"#, "incompatible"),
         ] {
             let error = filled_over(&[], false, Some(text.as_bytes())).unwrap_err().to_string();
-            assert!(error.contains(reason) && error.contains("carried over"), "{error}");
+            assert!(error.contains(reason) && error.contains("carry over"), "{error}");
         }
     }
 }
