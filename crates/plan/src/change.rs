@@ -39,6 +39,19 @@ pub struct NodePlan {
     pub proxied: BTreeSet<IpAddr>,
     /// `None` if the node does not run BGP.
     pub bgp: Option<Arc<BgpConfig>>,
+    /// Labels of all namespaces. Proxies compare them with authenticated peers; without proxies the plan has none.
+    pub namespaces: BTreeMap<String, PeerLabels>,
+    /// Labels of all service accounts, as for namespaces.
+    pub service_accounts: BTreeMap<ServiceAccountId, PeerLabels>,
+}
+
+/// Labels of a namespace or of a service account.
+pub type PeerLabels = Arc<BTreeMap<String, String>>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceAccountId {
+    pub namespace: String,
+    pub name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +89,8 @@ pub enum PlanUpdate {
     /// Replaces all proxied addresses.
     Proxied(BTreeSet<IpAddr>),
     Bgp(Arc<BgpConfig>),
+    Namespace(String, Option<PeerLabels>),
+    ServiceAccount(ServiceAccountId, Option<PeerLabels>),
 }
 
 impl NodePlan {
@@ -115,6 +130,8 @@ impl NodePlan {
             PlanUpdate::ServiceRanges(ranges) => self.service_ranges = ranges,
             PlanUpdate::Proxied(addresses) => self.proxied = addresses,
             PlanUpdate::Bgp(bgp) => self.bgp = Some(bgp),
+            PlanUpdate::Namespace(name, labels) => put(&mut self.namespaces, name, labels),
+            PlanUpdate::ServiceAccount(id, labels) => put(&mut self.service_accounts, id, labels),
         }
     }
 }
@@ -129,7 +146,7 @@ mod tests {
     fn hot_structures_keep_their_sizes() {
         assert_eq!(size_of::<SetMember>(), 22, "a member of a set");
         assert_eq!(size_of::<(RouteKey, Route)>(), 64, "a route");
-        assert_eq!(size_of::<PlannedRule>(), 464, "a rule");
+        assert_eq!(size_of::<PlannedRule>(), 480, "a rule");
         assert_eq!(size_of::<RuleIndex>(), 4);
     }
 }

@@ -46,6 +46,9 @@ pub struct WorkloadPolicy {
     pub tiers: Vec<EndpointTier>,
     /// In the order of evaluation.
     pub profiles: Vec<String>,
+    /// A proxy of the workload receives its policy and is in sync, so that rules with HTTP conditions let connections
+    /// pass to it.
+    pub http_proxy: bool,
 }
 
 /// A host endpoint of this node. [`crate::assign`] determines its interface, which depends on the host's addresses.

@@ -17,13 +17,13 @@ mod tunnel;
 mod workload;
 
 pub use assign::{HostEndpointAssignment, assign};
-pub use change::{AddressSet, NodePlan, PlanUpdate};
+pub use change::{AddressSet, NodePlan, PeerLabels, PlanUpdate, ServiceAccountId};
 pub use endpoint::{EndpointId, EndpointTier, HostEndpointPolicy, TierDefaultAction, WorkloadPolicy};
 pub use marks::MarkBits;
 pub use nat::{ALL_POOLS_SET, FloatingIp, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NatSettings};
 pub use policy::{
-    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedPolicy, PlannedRule, PolicyDirection, PolicyId,
-    PolicyKind, PortInterval, ProfileRules, RuleAction, RuleSide,
+    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PeerMatch, PlannedPolicy, PlannedRule, PolicyDirection,
+    PolicyId, PolicyKind, PortInterval, ProfileRules, RuleAction, RuleSide,
 };
 pub use qos::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSettings};
 pub use route::{LearntNextHop, LearntRouteEntry, Route, RouteKey, RouteTarget, RoutingRule, RoutingTable};

@@ -201,7 +201,7 @@ impl PlannedRule {
     }
 
     /// Returns whether the rule has conditions that only an HTTP proxy can check, so that it matches no connection of
-    /// an endpoint without one.
+    /// an endpoint without one. At an endpoint with a proxy it matches whole connections, whose requests the proxy checks.
     pub fn needs_proxy(&self) -> bool {
         self.http.as_ref().is_some_and(|http| !http.matches_without_proxy)
     }
@@ -244,6 +244,20 @@ pub struct RuleSide {
     pub not_named_ports: Vec<SetId>,
     /// Address, protocol and port are in this set of a service's endpoints; if the set has no ports, the address is.
     pub service: Option<SetId>,
+    /// Conditions on an authenticated peer. Boxed, and present only if proxies receive the policy.
+    pub peer: Option<Box<PeerMatch>>,
+}
+
+/// The selectors of one side of a rule as their author wrote them. The kernel enforces them through sets; a proxy also
+/// compares them with the authenticated identity of the peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PeerMatch {
+    pub selector: String,
+    pub not_selector: String,
+    pub namespace_selector: String,
+    /// The service account is one of these, if there are any.
+    pub service_accounts: Vec<String>,
+    pub service_account_selector: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -117,6 +117,12 @@ fn advise_near_miss(
                 "remove http from {rule} to allow whole connections, or set httpRulesWithoutProxy to Allow"
             )
         }
+        RuleCriterion::HttpRequest(_) | RuleCriterion::HttpConnection => {
+            format!("let the methods and paths of {rule} include the request")
+        }
+        RuleCriterion::Peer(end, _) => {
+            format!("let the selectors of {rule} include the identity of {}", scene.party(end).name)
+        }
         RuleCriterion::IpVersion(_)
         | RuleCriterion::Protocol(_)
         | RuleCriterion::NotProtocol(_)

@@ -258,7 +258,7 @@ impl PointInterface {
 
 fn ingress_alone<'p>(node: &NodeEvaluator<'p>, party: &TrafficParty, packet: &Packet) -> Vec<TraceStep<'p>> {
     let PartyLocation::Workload { id, .. } = &party.place else { return Vec::new() };
-    let plan = node.index().plan();
+    let plan = node.plan();
     let Some((id, workload_policy)) = plan.workload_policies.get_key_value(id) else { return Vec::new() };
     let direction = PolicyDirection::Ingress;
     let mut trace = EvaluationTrace { steps: vec![TraceStep::Workload { id, direction }] };

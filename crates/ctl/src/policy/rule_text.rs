@@ -214,6 +214,11 @@ impl<'a> PacketScene<'a> {
             RuleCriterion::Http => {
                 "its http conditions need a proxy, and none enforces them for this endpoint".to_owned()
             }
+            RuleCriterion::HttpRequest(_) => "the request has none of its methods and paths".to_owned(),
+            RuleCriterion::HttpConnection => "its http conditions need an HTTP request".to_owned(),
+            RuleCriterion::Peer(end, _) => {
+                format!("the identity of the {} does not meet its selectors", end_name(end))
+            }
         }
     }
 

@@ -88,7 +88,10 @@ impl PlanIndex {
             | PlanUpdate::WireguardPeer(..)
             | PlanUpdate::RoutingRules(_)
             | PlanUpdate::Proxied(_) => {}
-            PlanUpdate::LearntComplete | PlanUpdate::Bgp(_) => {}
+            PlanUpdate::LearntComplete
+            | PlanUpdate::Bgp(_)
+            | PlanUpdate::Namespace(..)
+            | PlanUpdate::ServiceAccount(..) => {}
             // Policy has no destinations.
             PlanUpdate::Set(..)
             | PlanUpdate::Members { .. }

@@ -41,7 +41,7 @@ pub enum PlanChange {
 
 /// Returns whether the dataplane wants an update.
 pub(super) fn concerns_kernel(update: &PlanUpdate) -> bool {
-    !matches!(update, PlanUpdate::Bgp(_))
+    !matches!(update, PlanUpdate::Bgp(_) | PlanUpdate::Namespace(..) | PlanUpdate::ServiceAccount(..))
 }
 
 /// Changes of the plan that have not been released to a consumer yet. The first release is a resync.

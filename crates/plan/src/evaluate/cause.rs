@@ -32,7 +32,15 @@ impl RulePosition<'_> {
     }
 }
 
-impl RuleHolder<'_> {
+impl<'p> RuleHolder<'p> {
+    /// Returns the namespace of the policy. It is empty for global policies and profiles.
+    pub(super) fn namespace(self) -> &'p str {
+        match self {
+            RuleHolder::Policy { id, .. } => &id.namespace,
+            RuleHolder::Profile(_) => "",
+        }
+    }
+
     pub fn owner(&self) -> RuleOwner {
         match self {
             RuleHolder::Policy { id, .. } => RuleOwner::Policy((*id).clone()),

@@ -2,16 +2,39 @@
 
 use super::ranges::NetRanges;
 use crate::change::{AddressSet, NodePlan};
+use crate::policy::{PlannedPolicy, PolicyId, ProfileRules};
 use crate::set::{SetId, SetKind, SetMember};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-/// Index over one state of a plan. Build it once and use it for many lookups.
-#[derive(Clone, Debug)]
+/// Membership of addresses and ports in sets. A set that does not exist is empty.
+pub trait AddressSets {
+    fn has_address(&self, set: &SetId, address: IpAddr) -> bool;
+
+    /// Returns whether a set of ports contains this address, protocol and port.
+    fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool;
+}
+
+/// The policies, profiles and sets that packets are evaluated against.
+#[derive(Clone)]
 pub struct EvaluationIndex<'p> {
-    pub(super) plan: &'p NodePlan,
-    sets: HashMap<&'p SetId, IndexedMembers<'p>>,
+    pub(super) policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
+    pub(super) profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
+    sets: SetSource<'p>,
+}
+
+#[derive(Clone)]
+enum SetSource<'p> {
+    Plan(HashMap<&'p SetId, IndexedMembers<'p>>),
+    External(&'p dyn AddressSets),
+}
+
+impl fmt::Debug for EvaluationIndex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EvaluationIndex").field("policies", &self.policies.len()).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -27,30 +50,46 @@ impl<'p> EvaluationIndex<'p> {
             SetKind::Nets => (id, IndexedMembers::Nets(set, OnceLock::new())),
             SetKind::Ports => (id, IndexedMembers::Ports(set)),
         });
-        EvaluationIndex { plan, sets: sets.collect() }
-    }
-
-    pub fn plan(&self) -> &'p NodePlan {
-        self.plan
-    }
-
-    /// Returns whether a set of nets contains an address. A set that is not in the plan is empty.
-    pub fn has_address(&self, set: &SetId, address: IpAddr) -> bool {
-        match self.sets.get(set) {
-            Some(IndexedMembers::Nets(set, ranges)) => {
-                ranges.get_or_init(|| ranges_of(set)).contains(address)
-            }
-            Some(IndexedMembers::Ports(_)) | None => false,
+        EvaluationIndex {
+            policies: &plan.policies,
+            profiles: &plan.profiles,
+            sets: SetSource::Plan(sets.collect()),
         }
     }
 
-    /// Returns whether a set of ports contains this address, protocol and port.
-    pub fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool {
-        match self.sets.get(set) {
-            Some(IndexedMembers::Ports(set)) => {
-                set.members.contains(&SetMember::Port { address, protocol, port })
-            }
-            Some(IndexedMembers::Nets(..)) | None => false,
+    /// Creates an index that looks addresses up in `sets`. It allocates nothing, so a long-lived holder of policies can
+    /// create one for each evaluation.
+    pub fn with_sets(
+        policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
+        profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
+        sets: &'p dyn AddressSets,
+    ) -> EvaluationIndex<'p> {
+        EvaluationIndex { policies, profiles, sets: SetSource::External(sets) }
+    }
+}
+
+impl AddressSets for EvaluationIndex<'_> {
+    fn has_address(&self, set: &SetId, address: IpAddr) -> bool {
+        match &self.sets {
+            SetSource::External(sets) => sets.has_address(set, address),
+            SetSource::Plan(sets) => match sets.get(set) {
+                Some(IndexedMembers::Nets(set, ranges)) => {
+                    ranges.get_or_init(|| ranges_of(set)).contains(address)
+                }
+                Some(IndexedMembers::Ports(_)) | None => false,
+            },
+        }
+    }
+
+    fn has_port(&self, set: &SetId, address: IpAddr, protocol: u8, port: u16) -> bool {
+        match &self.sets {
+            SetSource::External(sets) => sets.has_port(set, address, protocol, port),
+            SetSource::Plan(sets) => match sets.get(set) {
+                Some(IndexedMembers::Ports(set)) => {
+                    set.members.contains(&SetMember::Port { address, protocol, port })
+                }
+                Some(IndexedMembers::Nets(..)) | None => false,
+            },
         }
     }
 }

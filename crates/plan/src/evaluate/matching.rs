@@ -1,8 +1,11 @@
 //! Matches packets against rules and reports the criteria that a packet does not meet.
 
-use super::index::EvaluationIndex;
+use super::index::{AddressSets, EvaluationIndex};
 use super::packet::Packet;
-use crate::policy::{IcmpMatch, IpVersion, PlannedRule, PortInterval, RuleSide};
+use super::request::{PeerIdentity, ProxiedTraffic, RequestContext};
+use crate::policy::{
+    HttpMatch, IcmpMatch, IpVersion, PeerMatch, PlannedRule, PortInterval, RuleAction, RuleSide,
+};
 use crate::set::SetId;
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -35,17 +38,46 @@ pub enum RuleCriterion<'p> {
     Service(PacketEnd, &'p SetId),
     /// Conditions on HTTP requests, at an endpoint without a proxy that could check them.
     Http,
+    /// The method or the path of a request.
+    HttpRequest(&'p HttpMatch),
+    /// Conditions on HTTP requests, for a connection that a proxy does not parse as HTTP.
+    HttpConnection,
+    /// The authenticated identity of one end.
+    Peer(PacketEnd, &'p PeerMatch),
+}
+
+/// The traffic that rules are compared with.
+#[derive(Clone, Copy)]
+pub(super) struct RuleSubject<'s> {
+    pub packet: &'s Packet,
+    /// The endpoint has a proxy that enforces HTTP conditions on the connections that the kernel passes to it.
+    pub http_proxy: bool,
+    /// Present if the proxy asks; absent if the kernel decides about a connection.
+    pub request: Option<&'s RequestContext<'s>>,
+}
+
+impl<'s> RuleSubject<'s> {
+    /// Returns the subject of the kernel's decision about a connection.
+    pub fn connection(packet: &'s Packet, http_proxy: bool) -> RuleSubject<'s> {
+        RuleSubject { packet, http_proxy, request: None }
+    }
 }
 
 impl<'p> EvaluationIndex<'p> {
-    pub fn matches(&self, rule: &'p PlannedRule, packet: &Packet) -> bool {
-        self.check(rule, packet, &mut |_| ControlFlow::Break(())).is_continue()
+    /// Returns whether a rule matches. `namespace` is that of its policy, or empty.
+    pub(super) fn matches(&self, rule: &'p PlannedRule, namespace: &str, subject: &RuleSubject<'_>) -> bool {
+        self.check(rule, namespace, subject, &mut |_| ControlFlow::Break(())).is_continue()
     }
 
-    /// Returns all criteria of a rule that the packet does not meet.
-    pub fn misses(&self, rule: &'p PlannedRule, packet: &Packet) -> Vec<RuleCriterion<'p>> {
+    /// Returns all criteria of a rule that the traffic does not meet.
+    pub(super) fn misses(
+        &self,
+        rule: &'p PlannedRule,
+        namespace: &str,
+        subject: &RuleSubject<'_>,
+    ) -> Vec<RuleCriterion<'p>> {
         let mut misses = Vec::new();
-        let _ = self.check(rule, packet, &mut |criterion| {
+        let _ = self.check(rule, namespace, subject, &mut |criterion| {
             misses.push(criterion);
             ControlFlow::Continue(())
         });
@@ -55,9 +87,11 @@ impl<'p> EvaluationIndex<'p> {
     fn check(
         &self,
         rule: &'p PlannedRule,
-        packet: &Packet,
+        namespace: &str,
+        subject: &RuleSubject<'_>,
         missed: &mut MissCallback<'_, 'p>,
     ) -> ControlFlow<()> {
+        let packet = subject.packet;
         if let Some(version) = rule.ip_version.filter(|version| *version != packet.version()) {
             missed(RuleCriterion::IpVersion(version))?;
         }
@@ -76,10 +110,11 @@ impl<'p> EvaluationIndex<'p> {
         }
         self.check_side(&rule.source, PacketEnd::Source, packet, missed)?;
         self.check_side(&rule.destination, PacketEnd::Destination, packet, missed)?;
-        if rule.needs_proxy() {
-            missed(RuleCriterion::Http)?;
+        match subject.request {
+            Some(request) => check_request(rule, namespace, request, missed),
+            None if rule.needs_proxy() && !subject.http_proxy => missed(RuleCriterion::Http),
+            None => ControlFlow::Continue(()),
         }
-        ControlFlow::Continue(())
     }
 
     fn check_side(
@@ -129,6 +164,45 @@ impl<'p> EvaluationIndex<'p> {
         packet.has_ports()
             && (ranges.iter().any(|range| range.first <= port && port <= range.last)
                 || named.iter().any(|set| self.has_port(set, address, packet.protocol, port)))
+    }
+}
+
+/// Checks the conditions that only a proxy can check.
+fn check_request<'p>(
+    rule: &'p PlannedRule,
+    namespace: &str,
+    request: &RequestContext<'_>,
+    missed: &mut MissCallback<'_, 'p>,
+) -> ControlFlow<()> {
+    check_peer(&rule.source, PacketEnd::Source, request.source, namespace, missed)?;
+    check_peer(&rule.destination, PacketEnd::Destination, request.destination, namespace, missed)?;
+    let Some(http) = rule.http.as_deref() else { return ControlFlow::Continue(()) };
+    match request.traffic {
+        ProxiedTraffic::Request(request) if !request.satisfies(http, rule.action) => {
+            missed(RuleCriterion::HttpRequest(http))
+        }
+        // A rule that denies must not deny less than its author wrote.
+        ProxiedTraffic::Connection
+            if !request.http_rules_match_connections && rule.action != RuleAction::Deny =>
+        {
+            missed(RuleCriterion::HttpConnection)
+        }
+        ProxiedTraffic::Request(_) | ProxiedTraffic::Connection => ControlFlow::Continue(()),
+    }
+}
+
+fn check_peer<'p>(
+    side: &'p RuleSide,
+    end: PacketEnd,
+    identity: Option<&dyn PeerIdentity>,
+    namespace: &str,
+    missed: &mut MissCallback<'_, 'p>,
+) -> ControlFlow<()> {
+    match (side.peer.as_deref(), identity) {
+        (Some(peer), Some(identity)) if !identity.matches(peer, namespace) => {
+            missed(RuleCriterion::Peer(end, peer))
+        }
+        _ => ControlFlow::Continue(()),
     }
 }
 

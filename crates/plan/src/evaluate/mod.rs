@@ -12,6 +12,7 @@ mod matching;
 mod node;
 mod packet;
 mod ranges;
+mod request;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -19,8 +20,9 @@ mod walk;
 
 pub use cause::{EvaluationTrace, RuleHolder, RulePosition, TraceStep, VerdictCause};
 pub use failsafe::is_failsafe;
-pub use index::EvaluationIndex;
+pub use index::{AddressSets, EvaluationIndex};
 pub use matching::{PacketEnd, RuleCriterion};
 pub use node::{NodeEvaluator, NodeVerdict, PacketPath, PathPlace};
 pub use packet::{ConntrackState, Packet};
+pub use request::{HttpRequest, PeerIdentity, ProxiedTraffic, RequestContext, RequestPath, RequestPathError};
 pub use tiers::{EvaluationStage, PolicyDecision, PolicyOutcome};

@@ -47,6 +47,7 @@ pub struct NodeVerdict<'p> {
 /// A node with all state that its verdicts depend on.
 #[derive(Clone, Debug)]
 pub struct NodeEvaluator<'p> {
+    plan: &'p NodePlan,
     index: EvaluationIndex<'p>,
     settings: &'p DataplaneSettings,
     assignment: HostEndpointAssignment,
@@ -64,11 +65,16 @@ impl<'p> NodeEvaluator<'p> {
             .iter()
             .map(|(id, workload_policy)| (workload_policy.interface.as_str(), (id, workload_policy)));
         NodeEvaluator {
+            plan,
             index: EvaluationIndex::new(plan),
             settings,
             assignment,
             workloads: workloads.collect(),
         }
+    }
+
+    pub fn plan(&self) -> &'p NodePlan {
+        self.plan
     }
 
     pub fn index(&self) -> &EvaluationIndex<'p> {
@@ -123,7 +129,7 @@ impl<'p> NodeEvaluator<'p> {
     }
 
     fn host_endpoint_named(&self, name: &str) -> Option<(&'p str, &'p HostEndpointPolicy)> {
-        let (name, endpoint) = self.index.plan.host_endpoints.get_key_value(name)?;
+        let (name, endpoint) = self.plan.host_endpoints.get_key_value(name)?;
         Some((name, endpoint))
     }
 }

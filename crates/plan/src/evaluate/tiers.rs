@@ -2,7 +2,9 @@
 
 use super::cause::{EvaluationTrace, RuleHolder, RulePosition, TraceStep, VerdictCause};
 use super::index::EvaluationIndex;
+use super::matching::RuleSubject;
 use super::packet::Packet;
+use super::request::RequestContext;
 use crate::endpoint::{EndpointTier, HostEndpointPolicy, TierDefaultAction, WorkloadPolicy};
 use crate::policy::{PlannedRule, PolicyDirection, PolicyId, RuleAction};
 use crate::rule_id::RuleIndex;
@@ -51,7 +53,7 @@ enum RulesResult<'p> {
 }
 
 impl<'p> EvaluationIndex<'p> {
-    /// Evaluates the policies and profiles of a workload for a packet that opens a flow.
+    /// Evaluates the policies and profiles of a workload for a packet that opens a flow, as the kernel does.
     pub fn workload(
         &self,
         workload_policy: &'p WorkloadPolicy,
@@ -59,14 +61,33 @@ impl<'p> EvaluationIndex<'p> {
         packet: &Packet,
         trace: Option<&mut EvaluationTrace<'p>>,
     ) -> PolicyDecision<'p> {
-        self.decide(
-            &workload_policy.tiers,
-            Some(&workload_policy.profiles),
-            EvaluationStage::Normal,
-            direction,
-            packet,
-            trace,
-        )
+        let subject = RuleSubject::connection(packet, workload_policy.http_proxy);
+        self.decide_workload(workload_policy, direction, &subject, trace)
+    }
+
+    /// Evaluates the policies and profiles of a workload for a request that its proxy has received, as the proxy does.
+    /// `packet` has the addresses and ports of the connection.
+    pub fn request(
+        &self,
+        workload_policy: &'p WorkloadPolicy,
+        direction: PolicyDirection,
+        packet: &Packet,
+        request: &RequestContext<'_>,
+        trace: Option<&mut EvaluationTrace<'p>>,
+    ) -> PolicyDecision<'p> {
+        let subject = RuleSubject { packet, http_proxy: true, request: Some(request) };
+        self.decide_workload(workload_policy, direction, &subject, trace)
+    }
+
+    fn decide_workload(
+        &self,
+        workload_policy: &'p WorkloadPolicy,
+        direction: PolicyDirection,
+        subject: &RuleSubject<'_>,
+        trace: TraceSink<'_, 'p>,
+    ) -> PolicyDecision<'p> {
+        let profiles = Some(&workload_policy.profiles);
+        self.decide(&workload_policy.tiers, profiles, EvaluationStage::Normal, direction, subject, trace)
     }
 
     /// Evaluates one policy list of a host endpoint.
@@ -84,7 +105,9 @@ impl<'p> EvaluationIndex<'p> {
             EvaluationStage::Untracked => (&endpoint.untracked, None),
             EvaluationStage::PreDnat => (&endpoint.pre_dnat, None),
         };
-        self.decide(tiers, profiles, stage, direction, packet, trace)
+        // A host endpoint has no proxy.
+        let subject = RuleSubject::connection(packet, false);
+        self.decide(tiers, profiles, stage, direction, &subject, trace)
     }
 
     fn decide(
@@ -93,16 +116,16 @@ impl<'p> EvaluationIndex<'p> {
         profiles: Option<&'p Vec<String>>,
         stage: EvaluationStage,
         direction: PolicyDirection,
-        packet: &Packet,
+        subject: &RuleSubject<'_>,
         mut trace: TraceSink<'_, 'p>,
     ) -> PolicyDecision<'p> {
         for tier in tiers {
-            if let Some(decision) = self.ask_tier(tier, stage, direction, packet, &mut trace) {
+            if let Some(decision) = self.ask_tier(tier, stage, direction, subject, &mut trace) {
                 return decision;
             }
         }
         match profiles {
-            Some(profiles) => self.ask_profiles(profiles, direction, packet, &mut trace),
+            Some(profiles) => self.ask_profiles(profiles, direction, subject, &mut trace),
             None => PolicyDecision { outcome: PolicyOutcome::NoMatch, cause: VerdictCause::NothingSaid },
         }
     }
@@ -113,7 +136,7 @@ impl<'p> EvaluationIndex<'p> {
         tier: &'p EndpointTier,
         stage: EvaluationStage,
         direction: PolicyDirection,
-        packet: &Packet,
+        subject: &RuleSubject<'_>,
         trace: &mut TraceSink<'_, 'p>,
     ) -> Option<PolicyDecision<'p>> {
         let mut enforced = false;
@@ -122,14 +145,14 @@ impl<'p> EvaluationIndex<'p> {
             let rules = self.rules_of(id, direction);
             if id.kind.is_staged() {
                 note(trace, || {
-                    let would = self.first(holder, direction, rules, packet);
+                    let would = self.first(holder, direction, rules, subject);
                     TraceStep::Staged { tier: &tier.name, id, would }
                 });
                 continue;
             }
             enforced = true;
             note(trace, || TraceStep::Policy { tier: &tier.name, id });
-            match self.ask(holder, direction, rules, packet, trace) {
+            match self.ask(holder, direction, rules, subject, trace) {
                 RulesResult::Decided(decision) => return Some(decision),
                 RulesResult::Passed => return None,
                 RulesResult::Nothing => {}
@@ -153,18 +176,18 @@ impl<'p> EvaluationIndex<'p> {
         &self,
         profiles: &'p [String],
         direction: PolicyDirection,
-        packet: &Packet,
+        subject: &RuleSubject<'_>,
         trace: &mut TraceSink<'_, 'p>,
     ) -> PolicyDecision<'p> {
         for name in profiles {
-            let Some(profile) = self.plan.profiles.get(name) else {
+            let Some(profile) = self.profiles.get(name) else {
                 return PolicyDecision {
                     outcome: PolicyOutcome::Deny,
                     cause: VerdictCause::MissingProfile(name),
                 };
             };
             let rules = profile.rules(direction);
-            let said = self.ask(RuleHolder::Profile(name), direction, rules, packet, trace);
+            let said = self.ask(RuleHolder::Profile(name), direction, rules, subject, trace);
             if let RulesResult::Decided(decision) = said {
                 return decision;
             }
@@ -177,15 +200,16 @@ impl<'p> EvaluationIndex<'p> {
         holder: RuleHolder<'p>,
         direction: PolicyDirection,
         rules: &'p [PlannedRule],
-        packet: &Packet,
+        subject: &RuleSubject<'_>,
         trace: &mut TraceSink<'_, 'p>,
     ) -> RulesResult<'p> {
+        let namespace = holder.namespace();
         for (position, rule) in rules.iter().enumerate() {
             let at = RulePosition { holder, direction, index: RuleIndex::at(position), rule };
-            note(trace, || TraceStep::Rule { at, misses: self.misses(rule, packet) });
+            note(trace, || TraceStep::Rule { at, misses: self.misses(rule, namespace, subject) });
             let outcome = match rule.action {
                 RuleAction::Log => continue,
-                _ if !self.matches(rule, packet) => continue,
+                _ if !self.matches(rule, namespace, subject) => continue,
                 RuleAction::Pass => return RulesResult::Passed,
                 RuleAction::Allow => PolicyOutcome::Allow,
                 RuleAction::Deny => PolicyOutcome::Deny,
@@ -201,18 +225,19 @@ impl<'p> EvaluationIndex<'p> {
         holder: RuleHolder<'p>,
         direction: PolicyDirection,
         rules: &'p [PlannedRule],
-        packet: &Packet,
+        subject: &RuleSubject<'_>,
     ) -> Option<RulePosition<'p>> {
+        let namespace = holder.namespace();
         let (position, rule) = rules
             .iter()
             .enumerate()
-            .find(|(_, rule)| rule.action != RuleAction::Log && self.matches(rule, packet))?;
+            .find(|(_, rule)| rule.action != RuleAction::Log && self.matches(rule, namespace, subject))?;
         Some(RulePosition { holder, direction, index: RuleIndex::at(position), rule })
     }
 
     /// Returns the rules of a policy. A policy that is not in the plan has none, but the end of its tier still
     /// applies.
     fn rules_of(&self, id: &PolicyId, direction: PolicyDirection) -> &'p [PlannedRule] {
-        self.plan.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default()
+        self.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default()
     }
 }

@@ -84,7 +84,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
     /// Returns whether the packet is still addressed to a service range: DNAT would have rewritten the address of a
     /// service.
     fn goes_round(&self) -> bool {
-        let mut ranges = self.node.index().plan().service_ranges.iter();
+        let mut ranges = self.node.plan().service_ranges.iter();
         self.node.policy().service_loop.is_some()
             && !self.connection.is_known()
             && ranges.any(|range| range.contains(&self.packet.destination))
@@ -117,7 +117,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
 
     /// Returns the tunnel of this node that the packet belongs to.
     fn tunnel_kind(&self, peer: IpAddr) -> Option<TunnelKind> {
-        let tunnels = &self.node.index().plan().tunnels;
+        let tunnels = &self.node.plan().tunnels;
         let mut kinds = tunnels.iter().filter(|(kind, device)| {
             peer.is_ipv4() == kind.is_ipv4() && self.packet.is_encapsulated(device.protocol)
         });
@@ -127,7 +127,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
     /// Returns whether the node at the other end is known, or `None` if the packet belongs to no tunnel of this node.
     fn tunnel(&self, peer: IpAddr) -> Option<bool> {
         let Some(peers) = self.tunnel_kind(peer)?.peers() else { return Some(true) };
-        let peers = self.node.index().plan().sets.get(&peers).into_iter().flat_map(|set| &set.members);
+        let peers = self.node.plan().sets.get(&peers).into_iter().flat_map(|set| &set.members);
         let mut nets = peers.filter_map(|member| match member {
             SetMember::Net(net) => Some(net),
             SetMember::Port { .. } => None,
@@ -157,7 +157,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
     fn genuine(&mut self, from: &str) -> WalkResult<'p, ()> {
         let (id, workload_policy) = self.open(from, PolicyDirection::Egress)?;
         let source = self.packet.source;
-        let mac = self.node.index().plan().workloads.get(id).and_then(|workload| workload.mac);
+        let mac = self.node.plan().workloads.get(id).and_then(|workload| workload.mac);
         let own = workload_policy.addresses.contains(&source)
             || workload_policy.allowed_sources.iter().any(|net| net.contains(&source))
             || is_on_link(source, mac);

@@ -1,16 +1,28 @@
 //! Matching of one rule against one packet.
 
 use super::*;
+use crate::evaluate::matching::RuleSubject;
 
 const A: &str = "10.0.0.1";
 const B: &str = "10.0.0.2";
 
 fn matches(rule: &PlannedRule, packet: &Packet) -> bool {
     let plan = NodePlan::default();
-    let index = EvaluationIndex::new(&plan);
-    let matches = index.matches(rule, packet);
-    assert_eq!(index.misses(rule, packet).is_empty(), matches, "{rule:?} {packet:?}");
+    matches_in(&EvaluationIndex::new(&plan), rule, packet)
+}
+
+fn matches_in<'p>(index: &EvaluationIndex<'p>, rule: &'p PlannedRule, packet: &Packet) -> bool {
+    let matches = index.matches(rule, "", &RuleSubject::connection(packet, false));
+    assert_eq!(misses_in(index, rule, packet).is_empty(), matches, "{rule:?} {packet:?}");
     matches
+}
+
+fn misses_in<'p>(
+    index: &EvaluationIndex<'p>,
+    rule: &'p PlannedRule,
+    packet: &Packet,
+) -> Vec<RuleCriterion<'p>> {
+    index.misses(rule, "", &RuleSubject::connection(packet, false))
 }
 
 fn rule(change: impl FnOnce(&mut PlannedRule)) -> PlannedRule {
@@ -133,15 +145,15 @@ fn sets_match_members_and_negated_sets_others() {
     for (source, member) in
         [(A, true), ("172.31.255.255", true), (B, false), ("8.8.8.8", false), ("172.32.0.0", false)]
     {
-        assert_eq!(index.matches(&positive, &tcp(source, B, 80)), member, "{source}");
-        assert_eq!(index.matches(&negative, &tcp(source, B, 80)), !member, "{source}");
+        assert_eq!(matches_in(&index, &positive, &tcp(source, B, 80)), member, "{source}");
+        assert_eq!(matches_in(&index, &negative, &tcp(source, B, 80)), !member, "{source}");
     }
-    assert!(index.matches(&positive, &tcp("fd00::1", "fd00::2", 80)));
+    assert!(matches_in(&index, &positive, &tcp("fd00::1", "fd00::2", 80)));
     // Every positive set is required; a missing set is empty.
     let two = rule(|r| r.source.sets = vec![set.clone(), SetId::new("s:none")]);
-    assert!(!index.matches(&two, &tcp(A, B, 80)));
+    assert!(!matches_in(&index, &two, &tcp(A, B, 80)));
     assert_eq!(
-        index.misses(&two, &tcp(A, B, 80)),
+        misses_in(&index, &two, &tcp(A, B, 80)),
         [RuleCriterion::Set(PacketEnd::Source, &SetId::new("s:none"))]
     );
 }
@@ -153,26 +165,26 @@ fn named_ports_need_address_protocol_and_port() {
     let dns = set_of_ports(&mut plan, "n:dns", &[(B, 6, 53), (B, 17, 53)]);
     let index = EvaluationIndex::new(&plan);
     let named = rule(|r| r.destination.named_ports = vec![http.clone()]);
-    assert!(index.matches(&named, &tcp(A, B, 8080)));
-    assert!(index.matches(&named, &tcp("fd00::1", "fd00::2", 8080)));
-    assert!(!index.matches(&named, &udp(A, B, 8080)));
-    assert!(!index.matches(&named, &tcp(A, B, 8081)));
+    assert!(matches_in(&index, &named, &tcp(A, B, 8080)));
+    assert!(matches_in(&index, &named, &tcp("fd00::1", "fd00::2", 8080)));
+    assert!(!matches_in(&index, &named, &udp(A, B, 8080)));
+    assert!(!matches_in(&index, &named, &tcp(A, B, 8081)));
     assert!(
-        !index.matches(&named, &tcp(B, A, 8080)),
+        !matches_in(&index, &named, &tcp(B, A, 8080)),
         "outside of the cluster's endpoints a name means nothing"
     );
     let any = rule(|r| r.destination.named_ports = vec![dns]);
-    assert!(index.matches(&any, &tcp(A, B, 53)) && index.matches(&any, &udp(A, B, 53)));
+    assert!(matches_in(&index, &any, &tcp(A, B, 53)) && matches_in(&index, &any, &udp(A, B, 53)));
     let mixed = rule(|r| {
         r.destination.named_ports = vec![http.clone()];
         r.destination.ports = ports(&[(443, 443)]);
     });
-    assert!(index.matches(&mixed, &tcp(A, B, 443)) && index.matches(&mixed, &tcp(A, B, 8080)));
-    assert!(!index.matches(&mixed, &tcp(A, B, 80)));
+    assert!(matches_in(&index, &mixed, &tcp(A, B, 443)) && matches_in(&index, &mixed, &tcp(A, B, 8080)));
+    assert!(!matches_in(&index, &mixed, &tcp(A, B, 80)));
     let not = rule(|r| r.destination.not_named_ports = vec![http]);
-    assert!(!index.matches(&not, &tcp(A, B, 8080)));
-    assert!(index.matches(&not, &udp(A, B, 8080)));
-    assert!(index.matches(&not, &icmp(A, B, 8, 0)), "what has no ports has none of these");
+    assert!(!matches_in(&index, &not, &tcp(A, B, 8080)));
+    assert!(matches_in(&index, &not, &udp(A, B, 8080)));
+    assert!(matches_in(&index, &not, &icmp(A, B, 8, 0)), "what has no ports has none of these");
 }
 
 #[test]
@@ -182,11 +194,11 @@ fn services_are_endpoints_with_ports_or_addresses_alone() {
     let addresses = set_of_nets(&mut plan, "svcnoport:x", &["10.0.0.1/32"]);
     let index = EvaluationIndex::new(&plan);
     let to = rule(|r| r.destination.service = Some(service));
-    assert!(index.matches(&to, &tcp(A, B, 8080)));
-    assert!(!index.matches(&to, &tcp(A, B, 80)));
+    assert!(matches_in(&index, &to, &tcp(A, B, 8080)));
+    assert!(!matches_in(&index, &to, &tcp(A, B, 80)));
     let from = rule(|r| r.source.service = Some(addresses));
-    assert!(index.matches(&from, &tcp(A, B, 1)) && index.matches(&from, &icmp(A, B, 8, 0)));
-    assert!(!index.matches(&from, &tcp(B, A, 1)));
+    assert!(matches_in(&index, &from, &tcp(A, B, 1)) && matches_in(&index, &from, &icmp(A, B, 8, 0)));
+    assert!(!matches_in(&index, &from, &tcp(B, A, 1)));
 }
 
 #[test]
@@ -195,7 +207,7 @@ fn http_rules_match_nothing_without_a_proxy() {
     let mut web = rule(|r| r.http = Some(Box::new(HttpMatch { methods, ..HttpMatch::default() })));
     assert!(!matches(&web, &tcp(A, B, 80)));
     let plan = NodePlan::default();
-    assert_eq!(EvaluationIndex::new(&plan).misses(&web, &tcp(A, B, 80)), [RuleCriterion::Http]);
+    assert_eq!(misses_in(&EvaluationIndex::new(&plan), &web, &tcp(A, B, 80)), [RuleCriterion::Http]);
     if let Some(http) = &mut web.http {
         http.matches_without_proxy = true;
     }
@@ -210,7 +222,7 @@ fn every_miss_is_named() {
         r.destination.ports = ports(&[(443, 443)]);
     });
     let plan = NodePlan::default();
-    let misses = EvaluationIndex::new(&plan).misses(&strict, &udp(A, B, 80));
+    let misses = misses_in(&EvaluationIndex::new(&plan), &strict, &udp(A, B, 80));
     let side = &strict.destination;
     assert_eq!(
         misses,

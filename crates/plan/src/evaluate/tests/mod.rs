@@ -2,6 +2,7 @@
 
 mod matches;
 mod nodes;
+mod requests;
 mod tiers;
 
 use super::*;

@@ -162,7 +162,9 @@ impl PolicyTableState {
             | PlanUpdate::Proxied(_)
             | PlanUpdate::Learnt(..)
             | PlanUpdate::LearntComplete
-            | PlanUpdate::Bgp(_) => return false,
+            | PlanUpdate::Bgp(_)
+            | PlanUpdate::Namespace(..)
+            | PlanUpdate::ServiceAccount(..) => return false,
         }
         true
     }

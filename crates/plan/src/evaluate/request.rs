@@ -1,0 +1,266 @@
+//! Requests as a proxy reports them, and the identity of the client that sends them.
+//!
+//! A request is evaluated like the connection that carries it, with two more kinds of conditions: methods and paths, and
+//! the authenticated identity of the other end.
+
+use crate::policy::{HttpMatch, HttpPathMatch, PeerMatch, RuleAction};
+use std::borrow::Cow;
+use thiserror::Error;
+
+/// The authenticated identity of one end of a request, for example the SPIFFE ID of a client certificate.
+pub trait PeerIdentity {
+    /// Returns whether the identity satisfies the selectors of a rule. `policy_namespace` is empty for rules of global
+    /// policies and of profiles.
+    fn matches(&self, peer: &PeerMatch, policy_namespace: &str) -> bool;
+}
+
+/// What a proxy knows about a request or a connection besides addresses and ports.
+#[derive(Clone, Copy)]
+pub struct RequestContext<'r> {
+    pub traffic: ProxiedTraffic<'r>,
+    /// Lets rules with HTTP conditions match connections without HTTP attributes, as Calico does.
+    pub http_rules_match_connections: bool,
+    /// `None` if the client is not authenticated: then only address sets restrict it.
+    pub source: Option<&'r dyn PeerIdentity>,
+    pub destination: Option<&'r dyn PeerIdentity>,
+}
+
+/// The traffic that a proxy asks about.
+#[derive(Clone, Copy, Debug)]
+pub enum ProxiedTraffic<'r> {
+    Request(&'r HttpRequest<'r>),
+    /// A connection without HTTP attributes.
+    Connection,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRequest<'r> {
+    pub method: &'r str,
+    /// A path that has no normal form satisfies no rule that lists paths, unless the rule denies.
+    pub path: Result<RequestPath<'r>, RequestPathError>,
+}
+
+impl<'r> HttpRequest<'r> {
+    pub fn new(method: &'r str, path: &'r str) -> HttpRequest<'r> {
+        HttpRequest { method, path: RequestPath::parse(path) }
+    }
+
+    /// Returns whether the request has one of the methods and one of the paths of a rule.
+    pub(super) fn satisfies(&self, http: &HttpMatch, action: RuleAction) -> bool {
+        let method = |wanted: &String| wanted == "*" || wanted == self.method;
+        if !http.methods.is_empty() && !http.methods.iter().any(method) {
+            return false;
+        }
+        if http.paths.is_empty() {
+            return true;
+        }
+        match &self.path {
+            Ok(path) => http.paths.iter().any(|wanted| path.satisfies(wanted)),
+            Err(_) => action == RuleAction::Deny,
+        }
+    }
+}
+
+/// The path of a request in normal form: without query and fragment, percent-decoded once, with `/` for `\`, and without
+/// parameters (`;...`), `.`, `..` and repeated slashes. Servers disagree about these, so a rule must not depend on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPath<'r>(Cow<'r, str>);
+
+/// The reason why a path has no normal form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RequestPathError {
+    #[error("the path does not start with /")]
+    NotAbsolute,
+    /// Servers would interpret it differently.
+    #[error(
+        "the path is ambiguous: it is encoded twice, has an invalid escape or NUL, or leads above the root"
+    )]
+    Ambiguous,
+}
+
+impl<'r> RequestPath<'r> {
+    pub fn parse(text: &'r str) -> Result<RequestPath<'r>, RequestPathError> {
+        if !text.starts_with('/') {
+            return Err(RequestPathError::NotAbsolute);
+        }
+        let end = text.find(['?', '#']).unwrap_or(text.len());
+        let text = &text[..end];
+        if is_normal(text) {
+            return Ok(RequestPath(Cow::Borrowed(text)));
+        }
+        let decoded = decode(text)?;
+        if is_encoded_again(&decoded) || decoded.contains('\0') {
+            return Err(RequestPathError::Ambiguous);
+        }
+        Ok(RequestPath(Cow::Owned(resolve_segments(&decoded.replace('\\', "/"))?)))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn satisfies(&self, wanted: &HttpPathMatch) -> bool {
+        match wanted {
+            HttpPathMatch::Exact(exact) => self.0 == *exact,
+            HttpPathMatch::Prefix(prefix) => {
+                let prefix = prefix.trim_end_matches('/');
+                self.0.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+        }
+    }
+}
+
+/// Returns whether a path is certainly in normal form, so that it need not be copied.
+fn is_normal(path: &str) -> bool {
+    let mut previous = 0;
+    path.bytes().all(|byte| {
+        let after_slash = std::mem::replace(&mut previous, byte) == b'/';
+        match byte {
+            b'%' | b'\\' | b';' | 0 => false,
+            b'/' | b'.' => !after_slash,
+            _ => true,
+        }
+    })
+}
+
+/// Decodes percent escapes once.
+fn decode(text: &str) -> Result<String, RequestPathError> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let digits = bytes.next().and_then(hex_digit).zip(bytes.next().and_then(hex_digit));
+        let (high, low) = digits.ok_or(RequestPathError::Ambiguous)?;
+        decoded.push(high << 4 | low);
+    }
+    String::from_utf8(decoded).map_err(|_| RequestPathError::Ambiguous)
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// Returns whether a decoded path still contains an escape of `.`, `/`, `\`, `;`, `%` or NUL.
+fn is_encoded_again(decoded: &str) -> bool {
+    const ESCAPES: [&[u8; 2]; 6] = [b"2e", b"2f", b"5c", b"3b", b"25", b"00"];
+    decoded.as_bytes().windows(3).any(|window| {
+        window[0] == b'%' && ESCAPES.iter().any(|escape| window[1..].eq_ignore_ascii_case(*escape))
+    })
+}
+
+/// Removes parameters, repeated slashes, `.` and `..`. A trailing slash is kept.
+fn resolve_segments(path: &str) -> Result<String, RequestPathError> {
+    let mut segments: Vec<&str> = Vec::new();
+    let mut ends_with_slash = false;
+    for segment in path.split('/') {
+        let segment = segment.split(';').next().unwrap_or_default();
+        ends_with_slash = matches!(segment, "" | "." | "..");
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop().ok_or(RequestPathError::Ambiguous)?;
+            }
+            segment => segments.push(segment),
+        }
+    }
+    let mut resolved = String::with_capacity(path.len());
+    for segment in &segments {
+        resolved.push('/');
+        resolved.push_str(segment);
+    }
+    if ends_with_slash || segments.is_empty() {
+        resolved.push('/');
+    }
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_one_normal_form() {
+        let cases = [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a/b/", "/a/b/"),
+            ("/a?x=/../b", "/a"),
+            ("/a#b", "/a"),
+            ("//a///b", "/a/b"),
+            ("/a/./b/.", "/a/b/"),
+            ("/a/../b", "/b"),
+            ("/a/b/..", "/a/"),
+            ("/a/..", "/"),
+            ("/%61", "/a"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a%2fb", "/a/b"),
+            ("/a\\b", "/a/b"),
+            ("/a%5Cb", "/a/b"),
+            ("/a;x=1/b;y", "/a/b"),
+            ("/a/..;x/b", "/b"),
+            ("/a%3Bx", "/a"),
+            ("/.hidden", "/.hidden"),
+            ("/a.b/...", "/a.b/..."),
+            ("/%C3%A9", "/é"),
+            ("/a%20b", "/a b"),
+            ("/100%25", "/100%"),
+        ];
+        for (text, normal) in cases {
+            let path = RequestPath::parse(text);
+            assert_eq!(path.as_ref().map(RequestPath::as_str), Ok(normal), "{text}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_paths_have_no_normal_form() {
+        let ambiguous = [
+            "/%252e%252e/a",
+            "/a%252Fb",
+            "/a%255c",
+            "/a%2500",
+            "/%2525",
+            "/a%00b",
+            "/a%",
+            "/a%2",
+            "/a%zz",
+            "/%ff",
+            "/..",
+            "/a/../../b",
+            "/a/..;/..;/b",
+            "/%2e%2e/",
+            "/a%253b",
+        ];
+        for text in ambiguous {
+            assert_eq!(RequestPath::parse(text), Err(RequestPathError::Ambiguous), "{text}");
+        }
+        for text in ["", "a", "*", "http://host/a", "%2fa", "?/a"] {
+            assert_eq!(RequestPath::parse(text), Err(RequestPathError::NotAbsolute), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_normal_form_is_its_own() {
+        for text in ["/", "/a/b", "/a b/", "/é", "/.a/..."] {
+            let once = RequestPath::parse(text).map(|path| path.as_str().to_owned());
+            assert_eq!(once.as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn prefixes_end_at_segments() {
+        let path = |text| RequestPath::parse(text).unwrap();
+        let prefix = |text: &str| HttpPathMatch::Prefix(text.to_owned());
+        for wanted in ["/api", "/api/"] {
+            assert!(path("/api").satisfies(&prefix(wanted)), "{wanted}");
+            assert!(path("/api/x").satisfies(&prefix(wanted)), "{wanted}");
+            assert!(!path("/apix").satisfies(&prefix(wanted)), "{wanted}");
+            assert!(!path("/a").satisfies(&prefix(wanted)), "{wanted}");
+        }
+        assert!(path("/x").satisfies(&prefix("/")));
+        assert!(path("/a").satisfies(&HttpPathMatch::Exact("/a".to_owned())));
+        assert!(!path("/a/").satisfies(&HttpPathMatch::Exact("/a".to_owned())));
+    }
+}
