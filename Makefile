@@ -11,7 +11,7 @@ export RUST_TEST_THREADS ?= 4
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube vm-kernel build image demo test test-vm lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
+.PHONY: help setup kube vm-kernel envoy build image demo test test-vm lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,6 +25,9 @@ kube: setup ## Build Kubernetes for the lab and the tests, and print its directo
 vm-kernel: setup ## Fetch the kernel of the guest that tests use (cached)
 	@scripts/vm/kernel >/dev/null
 
+envoy: setup ## Fetch Envoy for HTTP policies in the lab and the tests, and print its path (cached)
+	@scripts/envoy
+
 build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
@@ -35,7 +38,7 @@ image: build ## Make an image of the release binary (target/tortie-image.tar), w
 demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
 
-test: setup kube vm-kernel lint deny ## Format, lints, licences and every test
+test: setup kube vm-kernel envoy lint deny ## Format, lints, licences and every test
 	$(CARGO) test --workspace --locked --no-fail-fast
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
@@ -63,7 +66,7 @@ deploy-crds: setup ## Regenerate deploy/00-crds.yaml and deploy/webhooks/10-poli
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny
 
-bench: setup ## Compare the performance with other implementations
+bench: setup envoy ## Compare the performance with other implementations
 	$(CARGO) build --release --locked -p tortie -p tortie-bench
 	target/release/tortie-bench
 
