@@ -9,8 +9,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-/// Membership of addresses and ports in sets. A set that does not exist is empty.
-pub trait AddressSets {
+/// Membership of addresses and ports in sets. A set that does not exist is empty. Evaluators may be shared by threads.
+pub trait AddressSets: Sync {
     fn has_address(&self, set: &SetId, address: IpAddr) -> bool;
 
     /// Returns whether a set of ports contains this address, protocol and port.

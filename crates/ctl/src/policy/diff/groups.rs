@@ -4,6 +4,7 @@ use super::subject::{PlanState, TrafficSubject, rules};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use tortie_plan::evaluate::AddressSets;
 use tortie_plan::{EndpointId, NodePlan, SetKind, SetMember};
 
 #[derive(Clone, Debug)]
