@@ -84,7 +84,7 @@ pub struct ObjectCounts {
     pub tiers: usize,
     /// Address sets in use on this node.
     pub sets: usize,
-    /// Workloads of this node with a rule that only an HTTP proxy could enforce.
+    /// Workloads of this node without a proxy that have a rule which only an HTTP proxy could enforce.
     pub unproxied_workloads: usize,
     /// Endpoints and network sets.
     pub labelled: usize,
@@ -549,6 +549,13 @@ impl PlanCompute {
         }
     }
 
+    /// Records whether the proxy of a workload receives its policy and is in sync: only then rules with HTTP conditions
+    /// let connections pass to the proxy. Every workload that is reported as live must later be reported as not live;
+    /// until then it is remembered, whether or not its endpoint exists.
+    pub fn set_http_proxy(&mut self, id: WorkloadId, live: bool) {
+        self.policies.set_http_proxy(id, live);
+    }
+
     fn program_workload(&mut self, id: &WorkloadId) {
         let mut endpoints = self.local_endpoints.iter();
         if let Some(key) =
@@ -579,6 +586,7 @@ impl PlanCompute {
             });
         }
         self.policies.set_http_rules(self.parameters.http_rules_without_proxy);
+        self.policies.set_policy_sync(!self.parameters.policy_sync_path_prefix.is_empty());
         self.nat.set_policy(self.parameters.nat_policy());
         self.proxied
             .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);

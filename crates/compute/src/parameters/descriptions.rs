@@ -63,6 +63,7 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("failsafeInboundHostPorts", "ports of the host that stay reachable regardless of policy, as `protocol:port` or `protocol:network:port`; `none` for no port"),
     ("failsafeOutboundHostPorts", "ports of other hosts that the host can always reach, in the same form"),
     ("httpRulesWithoutProxy", "effect of rules with `http` conditions on workloads without a proxy that enforces them: `Ignore` (the rule matches nothing) or `Allow` (the conditions are disregarded, as with Calico)"),
+    ("policySyncPathPrefix", "directory in which the node sends policy to HTTP proxies of its workloads, usually `/var/run/nodeagent`; proxies receive no policy if not set"),
     ("natPortRange", "source ports of translated outgoing connections"),
     ("natOutgoingAddress", "source address of translated outgoing connections; if not set, the address of the interface"),
     ("natOutgoingExclusions", "destinations to which connections are not translated: all pools (`IPPoolsOnly`), or pools and nodes (`IPPoolsAndHostIPs`)"),

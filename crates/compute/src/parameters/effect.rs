@@ -66,7 +66,6 @@ const NO_EFFECT_REASONS: &[(&str, &str)] = &[
     ("maxIpset", "nf_tables sets have no configured size"),
     ("netlink", "netlink requests have a fixed timeout of 30 s"),
     ("nftablesMode", "Tortie always uses nf_tables"),
-    ("policySync", "Tortie has no policy synchronisation socket"),
     ("prometheusGo", "these are metrics of the Go runtime, which Tortie does not use"),
     ("requireMTUFile", "the node determines the MTU before it attaches the first workload"),
     ("sidecar", "Tortie has no sidecar acceleration"),

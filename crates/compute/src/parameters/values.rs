@@ -118,6 +118,7 @@ values! {
     nftables_mangle_allow_action "nftablesMangleAllowAction" OptionalParameter<AllowAction>, Live "0.2.0";
     nftables_refresh_interval "nftablesRefreshInterval" OptionalParameter<Duration>, Live "0.2.0";
     openstack_region "openstackRegion" String, Live "0.1.0";
+    policy_sync_path_prefix "policySyncPathPrefix" String, Live "0.2.0";
     program_cluster_routes "programClusterRoutes" OptionalParameter<ClusterRoutes>, Live "0.1.0";
     prometheus_metrics_ca_file "prometheusMetricsCAFile" String, Live "0.2.0";
     prometheus_metrics_cert_file "prometheusMetricsCertFile" String, Live "0.2.0";

@@ -15,12 +15,13 @@ use tortie_model::scalar::{Port, Protocol};
 use tortie_model::selector::rewrite::{EntityMatch, EntitySelectors, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
 use tortie_plan::{
-    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PlannedRule, PolicyDirection, PortInterval, RuleAction,
-    RuleIndex, RuleSide, SetId, SetKind,
+    HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PeerMatch, PlannedRule, PolicyDirection, PortInterval,
+    RuleAction, RuleIndex, RuleSide, SetId, SetKind,
 };
 
-/// Problem of a rule with HTTP conditions on a node where no proxy checks them.
-const HTTP_NEEDS_PROXY: &str = "http: no proxy on this node enforces methods and paths";
+/// Problem of a rule with HTTP conditions on a node where proxies cannot receive policy.
+const HTTP_NEEDS_PROXY: &str = "http: the rule matches only on workloads with a proxy, and proxies of this node \
+                                receive no policy because policySyncPathPrefix is not set";
 
 /// Rules that a node enforces, and the sets they need.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(super) struct RuleConverter<'a> {
     pub sets: &'a SetTable,
     pub matcher: &'a SelectorMatcher,
     pub http: HttpRulesWithoutProxy,
+    /// Whether rules contain the conditions that proxies compare with authenticated peers.
+    pub peers: bool,
 }
 
 impl RuleConverter<'_> {
@@ -106,9 +109,8 @@ impl RuleConversion<'_> {
         let converted = self.rule(rule);
         let broken = std::mem::take(&mut self.broken);
         if broken.is_empty() {
-            if converted.needs_proxy() {
-                self.problems
-                    .push(format!("{direction} rule {index}: {HTTP_NEEDS_PROXY}; it matches nothing"));
+            if converted.needs_proxy() && !self.converter.peers {
+                self.problems.push(format!("{direction} rule {index}: {HTTP_NEEDS_PROXY}"));
             }
             return converted;
         }
@@ -201,6 +203,8 @@ impl RuleConversion<'_> {
         let not_nets = self.nets(&entity.not_nets, action == RuleAction::Deny);
         let mut side = RuleSide { nets, not_nets, ..RuleSide::default() };
         let found = self.selectors(entity);
+        // A rule that denies ignores selectors that cannot be parsed, also at proxies.
+        side.peer = found.as_ref().ok().and_then(|_| self.peer_match(entity));
         let found = self.or_broken(found);
         (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
         (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
@@ -233,6 +237,19 @@ impl RuleConversion<'_> {
             }
         }
         side
+    }
+
+    /// Returns the conditions that a proxy compares with the authenticated peer, if the rule has any.
+    fn peer_match(&self, entity: &EntityRule) -> Option<Box<PeerMatch>> {
+        let accounts = entity.service_accounts.as_ref();
+        let peer = PeerMatch {
+            selector: entity.selector.clone(),
+            not_selector: entity.not_selector.clone(),
+            namespace_selector: entity.namespace_selector.clone(),
+            service_accounts: accounts.map(|accounts| accounts.names.clone()).unwrap_or_default(),
+            service_account_selector: accounts.map(|accounts| accounts.selector.clone()).unwrap_or_default(),
+        };
+        (self.converter.peers && peer != PeerMatch::default()).then(|| Box::new(peer))
     }
 
     fn selectors(&self, entity: &EntityRule) -> Result<EntityMatch, ConversionError> {

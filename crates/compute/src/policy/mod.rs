@@ -24,6 +24,7 @@ mod locals;
 mod matcher;
 mod order;
 mod parsed;
+mod peers;
 mod policy_table;
 mod pool;
 mod profiles;
@@ -45,11 +46,12 @@ use labelled::{LabelledItem, LabelledKind, LabelledName, LabelledParts, Labelled
 use locals::{EndpointBase, LocalEndpoint, LocalEndpoints, TierPolicies};
 pub use matcher::EvaluationCounts;
 use matcher::SelectorMatcher;
+use peers::PeerTable;
 use policy_table::{PolicyChanges, PolicyTable};
 use profiles::ProfileTable;
 use service_endpoints::ServiceEndpoints;
 use sets::{MatchView, SetTable};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use subject::LabelledSource;
 use symbols::SymbolTable;
@@ -72,11 +74,14 @@ pub(crate) struct PolicyCompute {
     services: ServiceEndpoints,
     policies: PolicyTable,
     profiles: ProfileTable,
+    peers: PeerTable,
     locals: LocalEndpoints,
+    /// Workloads whose proxy receives policy and is in sync, as reported. They need not be known.
+    http_proxies: BTreeSet<WorkloadId>,
     workloads: usize,
     host_endpoints: usize,
     http: HttpRulesWithoutProxy,
-    /// Workloads of this node with a rule that only an HTTP proxy could enforce.
+    /// Workloads of this node without a proxy that have a rule which only an HTTP proxy could enforce.
     unproxied_workloads: usize,
 }
 
@@ -89,6 +94,31 @@ impl PolicyCompute {
         if std::mem::replace(&mut self.http, http) != http {
             self.policies.convert_again();
             self.profiles.convert_again();
+        }
+    }
+
+    /// Sets whether proxies of workloads receive policy. Only then the plan contains what they compare with
+    /// authenticated peers.
+    pub fn set_policy_sync(&mut self, enabled: bool) {
+        if self.peers.enable(enabled, self.profiles.names(&self.symbols)) {
+            self.policies.convert_again();
+            self.profiles.convert_again();
+        }
+    }
+
+    /// Sets whether the proxy of a workload receives policy and is in sync. A workload that is not known (yet) is
+    /// remembered until its proxy is reported as gone.
+    pub fn set_http_proxy(&mut self, id: WorkloadId, live: bool) {
+        let changed = if live { self.http_proxies.insert(id.clone()) } else { self.http_proxies.remove(&id) };
+        if !changed {
+            return;
+        }
+        let Some(item) = self.locals.by_id.get(&EndpointId::Workload(id)).copied() else { return };
+        if let Some(LocalEndpoint { base: EndpointBase::Workload(_, policy), .. }) =
+            self.locals.all.get_mut(&item)
+        {
+            policy.http_proxy = live;
+            self.locals.mark(item);
         }
     }
 
@@ -142,6 +172,7 @@ impl PolicyCompute {
         match kind {
             Kind::Profile => {
                 self.profiles.remove(&mut self.symbols, &mut self.archive, name);
+                self.peers.mark(name);
                 self.set_inherited_labels(name, &BTreeMap::new());
             }
             Kind::Tier => {
@@ -181,6 +212,7 @@ impl PolicyCompute {
             allowed_sources: sources.filter_map(|net| convert::parse_net(net)).collect(),
             tiers: Vec::new(),
             profiles: subject::deduplicate(&endpoint.spec.profiles),
+            http_proxy: self.http_proxies.contains(id),
         };
         self.put_local(item, EndpointBase::Workload(id.clone(), policy), None);
     }
@@ -206,6 +238,7 @@ impl PolicyCompute {
         let Profile { spec, .. } = profile;
         self.profiles.put(&mut self.symbols, &mut self.archive, name, &spec.ingress, &spec.egress);
         self.set_inherited_labels(name, &profile.spec.labels_to_apply);
+        self.peers.mark(name);
     }
 
     fn put_tier(&mut self, tier: &Tier) {
@@ -447,6 +480,7 @@ impl PolicyCompute {
             sets: &self.sets,
             matcher: &self.cluster_matches,
             http: self.http,
+            peers: self.peers.is_enabled(),
         };
         let PolicyChanges { changes: policies, mut usage, gone } =
             self.policies.flush(&self.symbols, &self.local_matches, converter);
@@ -463,12 +497,13 @@ impl PolicyCompute {
             |class| self.policies.applied_tiers(&self.local_matches, class),
             |slot| self.policies.id(&self.symbols, slot),
         );
+        let peers = self.peers.flush(&self.symbols, |name| self.profiles.has(&self.symbols, name));
         self.policies.forget(&mut self.symbols, &mut self.archive, gone);
         if ![&policies, &profiles, &endpoints].into_iter().all(PlanChanges::is_empty) {
             self.unproxied_workloads = self.count_unproxied_workloads();
         }
-        let added = [sets.added, policies.added, profiles.added, endpoints.added];
-        let removed = [endpoints.removed, profiles.removed, policies.removed, sets.removed];
+        let added = [sets.added, policies.added, profiles.added, peers.added, endpoints.added];
+        let removed = [endpoints.removed, peers.removed, profiles.removed, policies.removed, sets.removed];
         PlanChanges {
             added: added.into_iter().flatten().collect(),
             removed: removed.into_iter().flatten().collect(),
@@ -481,8 +516,11 @@ impl PolicyCompute {
         if policies.is_empty() && profiles.is_empty() {
             return 0;
         }
-        let workloads =
-            self.locals.in_plan.values().filter(|(base, _)| matches!(base, EndpointBase::Workload(..)));
+        let workloads = self
+            .locals
+            .in_plan
+            .values()
+            .filter(|(base, _)| matches!(base, EndpointBase::Workload(_, policy) if !policy.http_proxy));
         workloads
             .filter(|(base, applied)| {
                 applied.normal.iter().flat_map(TierPolicies::slots).any(|slot| policies.contains(slot))

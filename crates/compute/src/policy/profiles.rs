@@ -36,6 +36,10 @@ impl ProfileTable {
         self.rules.len()
     }
 
+    pub fn names<'a>(&'a self, symbols: &'a SymbolTable) -> impl Iterator<Item = &'a str> {
+        self.rules.keys().map(|name| symbols.text(*name))
+    }
+
     pub fn has(&self, symbols: &SymbolTable, name: &str) -> bool {
         symbols.find(name).is_some_and(|name| self.rules.contains_key(&name))
     }

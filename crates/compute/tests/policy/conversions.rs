@@ -244,7 +244,10 @@ fn http_rules_match_nothing_without_a_proxy() {
     let problems: Vec<String> = node.compute.problems().into_values().collect();
     assert_eq!(
         problems,
-        ["ingress rule 1: http: no proxy on this node enforces methods and paths; it matches nothing"]
+        [
+            "ingress rule 1: http: the rule matches only on workloads with a proxy, and proxies of this node receive no \
+          policy because policySyncPathPrefix is not set"
+        ]
     );
     assert_eq!(node.compute.totals().unproxied_workloads, 1);
 

@@ -53,13 +53,14 @@ pub fn detours(rng: &mut StdRng, final_state: &[PolicyEntry]) -> Vec<DatastoreSt
 pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<StoreKey, StoreValue> {
     let mut all = BTreeMap::new();
     for _ in 0..count {
-        let (key, value) = match rng.random_range(0..12) {
+        let (key, value) = match rng.random_range(0..13) {
             0..=4 => endpoint(rng),
             5 => profile(rng),
             6 | 7 => policy(rng),
             8 => staged(rng),
             9 => network_set(rng),
             10 => host(rng),
+            11 => settings(rng),
             _ => tier(rng),
         };
         all.insert(key, value);
@@ -112,6 +113,11 @@ fn endpoint(rng: &mut StdRng) -> PolicyEntry {
 
 fn profile(rng: &mut StdRng) -> PolicyEntry {
     let (name, labels) = (pick(rng, NAMESPACES), labels(rng));
+    if rng.random_bool(0.2) {
+        let given = json!({"pcsa.role": pick(rng, VALUES), "own": "yes"});
+        let account = format!("ksa.{name}.default");
+        return object(Kind::Profile, "", &account, json!({}), json!({"labelsToApply": given}));
+    }
     if rng.random_bool(0.1) {
         return object(
             Kind::Profile,
@@ -168,6 +174,9 @@ fn rule(rng: &mut StdRng) -> Json {
     } else if rng.random_bool(0.3) {
         rule["protocol"] = json!(pick(rng, &["TCP", "UDP"]));
         rule["destination"]["ports"] = json!(["http", 80, "90:95"]);
+    }
+    if rng.random_bool(0.1) {
+        rule["http"] = json!({"methods": ["GET"]});
     }
     rule
 }
@@ -248,4 +257,11 @@ fn tier(rng: &mut StdRng) -> PolicyEntry {
     let spec = json!({"order": rng.random_range(0..3), "defaultAction": pick(rng, &["Deny", "Pass"])});
     let name = pick(rng, &["sec", "other"]);
     object(Kind::Tier, "", name, json!({}), spec)
+}
+
+/// Returns settings that change the form of rules.
+fn settings(rng: &mut StdRng) -> PolicyEntry {
+    let spec = json!({"policySyncPathPrefix": pick(rng, &["", "/var/run/nodeagent", "/run/tortie"]),
+        "httpRulesWithoutProxy": pick(rng, &["Ignore", "Ignore", "Allow"])});
+    object(Kind::FelixConfiguration, "", "default", json!({}), spec)
 }

@@ -8,4 +8,5 @@ mod faults;
 mod history;
 mod oracle;
 mod orders;
+mod proxies;
 mod stored;

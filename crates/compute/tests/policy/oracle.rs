@@ -7,7 +7,7 @@ use tortie_model::kinds::{EntityRule, Rule};
 use tortie_model::selector::Selector;
 use tortie_model::selector::rewrite::{EntitySelectors, entity_match};
 use tortie_model::{Resource, StoreValue};
-use tortie_plan::{EndpointId, EndpointTier, NodePlan, PolicyId, SetMember};
+use tortie_plan::{EndpointId, EndpointTier, NodePlan, PolicyId, ServiceAccountId, SetMember};
 
 type LabelMap = BTreeMap<String, String>;
 
@@ -25,6 +25,7 @@ pub fn check(state: &[PolicyEntry], plan: &NodePlan, what: &str) {
         _ => None,
     });
     let all: Vec<&Resource> = all.collect();
+    check_peers(&all, plan, what);
     let things: Vec<LabelledObject> = all.iter().filter_map(|resource| thing(resource, &all)).collect();
     let selectors = selectors(&all);
     let mut checked = 0;
@@ -61,6 +62,43 @@ pub fn check(state: &[PolicyEntry], plan: &NodePlan, what: &str) {
                 thing.local
             );
         }
+    }
+}
+
+/// Checks what proxies compare with authenticated peers.
+fn check_peers(all: &[&Resource], plan: &NodePlan, what: &str) {
+    let enabled = all.iter().any(|resource| match resource {
+        Resource::FelixConfiguration(configuration) => {
+            configuration.spec.set().iter().any(|(parameter, _)| parameter.key == "policySyncPathPrefix")
+        }
+        _ => false,
+    });
+    let (mut namespaces, mut accounts) = (BTreeMap::new(), BTreeMap::new());
+    for resource in all.iter().filter(|_| enabled) {
+        let Resource::Profile(profile) = resource else { continue };
+        let labels = profile.spec.labels_to_apply.iter().map(|(key, value)| {
+            let key = key.trim_start_matches("pcns.").trim_start_matches("pcsa.");
+            (key.to_owned(), value.clone())
+        });
+        let labels: LabelMap = labels.collect();
+        match profile.metadata.name.split('.').collect::<Vec<_>>()[..] {
+            ["kns", name] => drop(namespaces.insert(name.to_owned(), labels)),
+            ["ksa", namespace, name] => {
+                let id = ServiceAccountId { namespace: namespace.to_owned(), name: name.to_owned() };
+                accounts.insert(id, labels);
+            }
+            _ => {}
+        }
+    }
+    let planned = plan.namespaces.iter().map(|(name, labels)| (name.clone(), LabelMap::clone(labels)));
+    assert_eq!(planned.collect::<BTreeMap<_, _>>(), namespaces, "{what}");
+    let planned = plan.service_accounts.iter().map(|(id, labels)| (id.clone(), LabelMap::clone(labels)));
+    assert_eq!(planned.collect::<BTreeMap<_, _>>(), accounts, "{what}");
+    let rules = plan.policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
+    for side in rules.flat_map(|rule| [&rule.source, &rule.destination]) {
+        let selects = !(side.sets.is_empty() && side.not_sets.is_empty());
+        assert!(side.peer.is_none() || enabled, "{what}: {side:?}");
+        assert!(side.peer.is_some() || !(selects && enabled), "{what}: {side:?}");
     }
 }
 
