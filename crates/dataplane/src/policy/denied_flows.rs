@@ -199,7 +199,9 @@ impl<'p> FlowParties<'p> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use tortie_plan::{EndpointTier, PolicyKind, ProfileRules, RuleAction, TierDefaultAction};
+    use tortie_plan::{
+        EndpointTier, HttpMatch, PlannedPolicy, PolicyKind, ProfileRules, RuleAction, TierDefaultAction,
+    };
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -273,6 +275,21 @@ mod tests {
         assert!(!denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
         flows.apply(&PlanUpdate::Policy(policy(), Some(Arc::default())));
         assert!(denied(&flows, &packet("198.51.100.1", "10.0.0.2")));
+    }
+
+    #[test]
+    fn flows_of_a_lost_proxy_are_denied() {
+        let mut flows = flows();
+        let http = Some(Box::new(HttpMatch { methods: vec!["GET".to_owned()], ..HttpMatch::default() }));
+        let rule = PlannedRule { http, ..PlannedRule::new(RuleAction::Allow) };
+        let with_http = PlannedPolicy { ingress: vec![rule], ..PlannedPolicy::default() };
+        flows.apply(&PlanUpdate::Policy(policy(), Some(Arc::new(with_http))));
+        for http_proxy in [true, false] {
+            flows.changed = ChangedPolicy::default();
+            let two = WorkloadPolicy { http_proxy, ..flows.plan.workload_policies[&id("two")].clone() };
+            flows.apply(&PlanUpdate::WorkloadPolicy(id("two"), Some(two)));
+            assert_eq!(denied(&flows, &packet("10.0.0.1", "10.0.0.2")), !http_proxy);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::generate::PlanGenerator;
 use crate::shrink;
 use crate::world::{PacketFixture, TestPacket};
 use std::time::Duration;
+use tortie_plan::NodePlan;
 
 const DEFAULT_SEED: u64 = 1;
 /// Timeout for packets that are expected to arrive.
@@ -24,13 +25,19 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     let mut generator = PlanGenerator::new(seed);
     let mut world = PacketFixture::new().await;
     let (mut allowed, mut denied) = (0, 0);
+    let mut plan = NodePlan::default();
     for round in 0..plans {
         // Restart the daemon every ten rounds with other settings; it adopts the table of its predecessor.
         if round % 10 == 0 {
             world.is_the_same_when_made_anew().await;
             world.restart(generator.settings()).await;
         }
-        let plan = generator.plan();
+        // In every fourth round only the proxies of workloads come and go.
+        if round % 4 == 3 {
+            plan.workload_policies.values_mut().for_each(|policy| policy.http_proxy ^= true);
+        } else {
+            plan = generator.plan();
+        }
         world.apply(&plan, round % 3 == 0).await;
         let packets: Vec<TestPacket> = (0..PACKETS_PER_PLAN).map(|_| generator.packet(&plan)).collect();
         let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();

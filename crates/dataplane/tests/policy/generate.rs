@@ -146,6 +146,7 @@ impl PlanGenerator {
                 allowed_sources: self.maybe(0.3, |random| random.nets()).unwrap_or_default(),
                 tiers: self.tiers(),
                 profiles: self.profiles(),
+                http_proxy: self.chance(0.5),
             };
             plan.workload_policies.insert(id(&pod.to_string()), policy);
         }
@@ -243,7 +244,7 @@ impl PlanGenerator {
         rule.not_icmp = self.maybe(0.08, PlanGenerator::icmp);
         rule.source = self.side();
         rule.destination = self.side();
-        rule.http = self.maybe(0.1, |random| {
+        rule.http = self.maybe(0.2, |random| {
             Box::new(HttpMatch {
                 methods: vec!["GET".to_owned()],
                 matches_without_proxy: random.chance(0.5),
@@ -293,6 +294,7 @@ impl PlanGenerator {
                 let all: Vec<&str> = NET_SETS.iter().chain(&PORT_SETS).copied().collect();
                 SetId::new(random.one(&all))
             }),
+            peer: None,
         }
     }
 

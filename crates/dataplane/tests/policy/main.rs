@@ -34,6 +34,7 @@ mod orders;
 mod packets;
 mod plans;
 mod prefix;
+mod proxies;
 mod qos;
 mod raw;
 mod refusal;

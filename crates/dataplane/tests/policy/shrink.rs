@@ -60,6 +60,7 @@ fn candidates(plan: &NodePlan) -> Vec<NodePlan> {
             plan.workload_policies.remove(id);
         });
         with(&|plan| plan.workload_policies.get_mut(id).unwrap().allowed_sources.clear());
+        with(&|plan| plan.workload_policies.get_mut(id).unwrap().http_proxy = false);
         for tier in 0..plan.workload_policies[id].tiers.len() {
             with(&|plan| {
                 plan.workload_policies.get_mut(id).unwrap().tiers.remove(tier);
@@ -84,7 +85,8 @@ fn candidates(plan: &NodePlan) -> Vec<NodePlan> {
                         rules.remove(index);
                     });
                 });
-                let weaker: [fn(&mut PlannedRule); 7] = [
+                let weaker: [fn(&mut PlannedRule); 8] = [
+                    |rule| rule.http = None,
                     |rule| rule.source = RuleSide::default(),
                     |rule| rule.destination = RuleSide::default(),
                     |rule| rule.protocol = None,

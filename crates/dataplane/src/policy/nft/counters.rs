@@ -81,6 +81,7 @@ fn counter_subject(chain: &str, comment: &str) -> Option<(CounterSubject, Counte
     let stages = [
         ("pre-dnat-", CountedStage::PreDnat),
         ("untracked-", CountedStage::Untracked),
+        ("forward-", CountedStage::Normal),
         ("", CountedStage::Normal),
     ];
     let (rest, when) = stages.iter().find_map(|(prefix, when)| Some((chain.strip_prefix(prefix)?, *when)))?;
@@ -138,6 +139,10 @@ mod tests {
         assert_eq!(
             rule("pre-dnat-in-gnp/x", "gnp/x 0"),
             Some(("gnp/x ingress rule 1".to_owned(), CountedStage::PreDnat))
+        );
+        assert_eq!(
+            rule("forward-in-gnp/x", "gnp/x 1"),
+            Some(("gnp/x ingress rule 2".to_owned(), CountedStage::Normal))
         );
         let end = |direction| {
             Some((CounterSubject::TierEnd { tier: "default".into(), direction }, CountedStage::Normal))

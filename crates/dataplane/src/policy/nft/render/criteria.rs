@@ -4,9 +4,9 @@
 
 use super::super::ranges;
 use super::super::rule::{NftFamily, NftField, NftMatch, NftTest};
-use super::KnownSets;
 use super::names;
-use tortie_plan::{IcmpMatch, IpVersion, PlannedRule, RuleAction, RuleSide, SetId, SetKind};
+use super::{KnownSets, PolicyStage};
+use tortie_plan::{IcmpMatch, IpVersion, PlannedRule, PolicyDirection, RuleAction, RuleSide, SetId, SetKind};
 
 const PROTOCOLS_WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
@@ -14,14 +14,36 @@ const PROTOCOLS_WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 type MatchConjunction = Vec<NftMatch>;
 
 /// Returns the alternatives in which a packet can match; each becomes a kernel rule.
-pub(super) fn alternatives(rule: &PlannedRule, sets: &KnownSets) -> Vec<MatchConjunction> {
-    if rule.needs_proxy() {
+pub(super) fn alternatives(
+    rule: &PlannedRule,
+    direction: PolicyDirection,
+    stage: PolicyStage,
+    sets: &KnownSets,
+) -> Vec<MatchConjunction> {
+    // Only workloads have proxies, and their policies have no other stage.
+    if rule.needs_proxy() && stage != PolicyStage::Normal {
         return Vec::new();
     }
-    if is_of_any_family(rule) {
-        return of_family(rule, None, sets);
+    let mut found: Vec<MatchConjunction> = if is_of_any_family(rule) {
+        of_family(rule, None, sets)
+    } else {
+        NftFamily::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
+    };
+    if rule.needs_proxy() {
+        found.iter_mut().for_each(|all| all.push(has_proxy(direction)));
     }
-    NftFamily::BOTH.into_iter().flat_map(|family| of_family(rule, Some(family), sets)).collect()
+    found
+}
+
+/// Returns the condition that the workload whose policy is evaluated has a proxy. Its interface is the egress interface
+/// of packets to it and the ingress interface of packets from it. Where policy of the host itself is evaluated, these
+/// are interfaces of the host, or none.
+fn has_proxy(direction: PolicyDirection) -> NftMatch {
+    let field = match direction {
+        PolicyDirection::Ingress => NftField::OutInterface,
+        PolicyDirection::Egress => NftField::InInterface,
+    };
+    NftMatch::lookup([field], names::PROXIED_WORKLOADS_SET)
 }
 
 /// Whether the criteria are the same for IPv4 and IPv6.

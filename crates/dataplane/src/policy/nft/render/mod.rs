@@ -16,7 +16,7 @@ pub mod tunnels;
 pub mod workloads;
 
 pub use allowed::{MarkedHook, POLICY_PRIORITY};
-pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule};
+pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule, has_proxy_rule};
 pub use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
 
 use super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};
@@ -56,7 +56,8 @@ impl<'s> WorkloadInterfaces<'s> {
 pub enum PolicyStage {
     /// Packets that originate or terminate at the endpoint.
     Normal,
-    /// Packets that the host forwards.
+    /// Packets that the host forwards. Policies share the chains of the normal stage, except in a direction in which a
+    /// rule depends on the proxy of a workload: the packet may be on its way to a workload or come from one.
     Forward,
     /// Before destinations are rewritten.
     PreDnat,

@@ -14,6 +14,8 @@ pub const TO_WORKLOAD_MAP: &str = "to-workload";
 pub const UNCOVERED_WORKLOADS_SET: &str = "workloads";
 /// Interfaces of workloads that are up.
 pub const UP_WORKLOADS_SET: &str = "open-workloads";
+/// Interfaces of workloads whose proxy enforces HTTP conditions. The set exists only while a rule needs it.
+pub const PROXIED_WORKLOADS_SET: &str = "proxied-workloads";
 /// Interfaces of the host that have their own endpoint.
 pub const HOST_INTERFACES: &str = "host-interfaces";
 /// Map from interface to the chain for packets that arrive there for the host.
@@ -61,7 +63,8 @@ pub fn connections(interface: &str, direction: PolicyDirection) -> String {
 pub fn policy(id: &PolicyId, direction: PolicyDirection, stage: PolicyStage) -> String {
     let text = direction_text(direction);
     match stage {
-        PolicyStage::Normal | PolicyStage::Forward => fitting(format!("{text}-"), id),
+        PolicyStage::Normal => fitting(format!("{text}-"), id),
+        PolicyStage::Forward => fitting(format!("forward-{text}-"), id),
         PolicyStage::PreDnat => fitting(format!("pre-dnat-{text}-"), id),
         PolicyStage::Untracked => fitting(format!("untracked-{text}-"), id),
     }

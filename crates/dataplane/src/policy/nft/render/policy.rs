@@ -60,6 +60,11 @@ impl PolicyOrProfile<'_> {
     }
 }
 
+/// Whether one of the rules matches only at workloads with a proxy.
+pub fn has_proxy_rule(rules: &[plan::PlannedRule]) -> bool {
+    rules.iter().any(plan::PlannedRule::needs_proxy)
+}
+
 /// Whether one of the rules passes packets to the next tier.
 pub fn has_pass_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(|rule| rule.action == plan::RuleAction::Pass)
@@ -86,7 +91,7 @@ impl RuleRenderer<'_> {
             let id = RuleId { owner: owner.rule_owner(), direction, index: RuleIndex::at(index) };
             let actions = actions(owner, rule.action, &id, stage, self.settings);
             let comment = format!("{} {index}", id.owner);
-            for matches in criteria::alternatives(rule, self.sets) {
+            for matches in criteria::alternatives(rule, direction, stage, self.sets) {
                 chain.rules.push(NftRule::new(matches, actions.clone()).says(comment.clone()));
             }
         }

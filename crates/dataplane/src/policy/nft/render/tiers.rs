@@ -1,7 +1,7 @@
 //! Renders the evaluation order of the tiers and profiles of one endpoint as a list of jumps.
 
 use super::super::rule::{NftAction, NftMatch, NftRule};
-use super::policy::{deny, has_pass_rule};
+use super::policy::{deny, has_pass_rule, has_proxy_rule};
 use super::{PolicyStage, names};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +86,9 @@ impl TierRenderer<'_> {
                 if of_policy.is_empty() {
                     continue;
                 }
-                let jump = NftAction::Jump(names::policy(id, direction, stage));
+                let shared = stage == PolicyStage::Forward && !has_proxy_rule(of_policy);
+                let chain_stage = if shared { PolicyStage::Normal } else { stage };
+                let jump = NftAction::Jump(names::policy(id, direction, chain_stage));
                 rules.push(NftRule::new(self.unless_passed(may_have_passed), vec![jump]));
                 may_have_passed |= !id.kind.is_staged() && has_pass_rule(of_policy);
             }

@@ -220,6 +220,7 @@ impl PolicyTableState {
         let settings = &self.settings;
         let sets = self.sets.known();
         let rules = RuleRenderer { sets, settings: &settings.policy };
+        self.workloads.render_proxies(&mut self.tables.policy, self.policies.refer_to_proxies());
         self.policies.render(&mut self.tables.policy, rules, &self.hosts);
         let tiers = self.policies.tiers(&settings.policy);
         let interfaces = WorkloadInterfaces { prefixes: &settings.interface_prefixes, others: false };

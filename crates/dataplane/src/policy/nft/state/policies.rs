@@ -1,7 +1,9 @@
 //! Policies and profiles: one chain for each of their directions and stages, shared by all endpoints.
 
 use super::super::diff::TableDiff;
-use super::super::render::{PolicyOrProfile, PolicyStage, RuleRenderer, TierRenderer, has_pass_rule, names};
+use super::super::render::{
+    PolicyOrProfile, PolicyStage, RuleRenderer, TierRenderer, has_pass_rule, has_proxy_rule, names,
+};
 use super::hosts::HostEndpoints;
 use super::{DIRECTIONS, put};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +16,8 @@ pub struct PolicyChains {
     profiles: BTreeMap<String, Arc<ProfileRules>>,
     /// Policies that host endpoints list in stages other than the normal one.
     listed: BTreeSet<PolicyId>,
+    /// Number of policies and profiles with rules that match only at workloads with a proxy.
+    with_proxy_rules: usize,
     stale_policies: BTreeSet<PolicyId>,
     stale_profiles: BTreeSet<String>,
 }
@@ -27,6 +31,11 @@ impl PolicyChains {
         &self.profiles
     }
 
+    /// Whether a rule matches only at workloads with a proxy.
+    pub fn refer_to_proxies(&self) -> bool {
+        self.with_proxy_rules > 0
+    }
+
     pub fn tiers<'p>(&'p self, settings: &'p PolicySettings) -> TierRenderer<'p> {
         TierRenderer { policies: &self.policies, profiles: &self.profiles, settings }
     }
@@ -34,6 +43,8 @@ impl PolicyChains {
     /// Sets or removes a policy. Returns whether the chains of its endpoints are stale.
     pub fn put_policy(&mut self, id: &PolicyId, policy: Option<&Arc<PlannedPolicy>>) -> bool {
         let old = put(&mut self.policies, id, policy.cloned());
+        self.with_proxy_rules += usize::from(policy.is_some_and(|policy| policy.has_unproxied_rules()));
+        self.with_proxy_rules -= usize::from(old.as_ref().is_some_and(|policy| policy.has_unproxied_rules()));
         self.stale_policies.insert(id.clone());
         old.as_deref().map(policy_shape) != policy.map(AsRef::as_ref).map(policy_shape)
     }
@@ -41,6 +52,9 @@ impl PolicyChains {
     /// Sets or removes a profile. Returns whether the chains of its endpoints are stale.
     pub fn put_profile(&mut self, name: &String, profile: Option<&Arc<ProfileRules>>) -> bool {
         let old = put(&mut self.profiles, name, profile.cloned());
+        self.with_proxy_rules += usize::from(profile.is_some_and(|profile| profile.has_unproxied_rules()));
+        self.with_proxy_rules -=
+            usize::from(old.as_ref().is_some_and(|profile| profile.has_unproxied_rules()));
         self.stale_profiles.insert(name.clone());
         old.as_deref().map(profile_shape) != profile.map(AsRef::as_ref).map(profile_shape)
     }
@@ -97,13 +111,18 @@ impl PolicyChains {
         // Few policies are in lists of host endpoints: skip the chains of these stages for all others.
         let was_listed =
             if stages.is_empty() { self.listed.remove(id) } else { !self.listed.insert(id.clone()) };
-        for stage in [PolicyStage::Normal, PolicyStage::PreDnat, PolicyStage::Untracked] {
+        for stage in [PolicyStage::Normal, PolicyStage::Forward, PolicyStage::PreDnat, PolicyStage::Untracked]
+        {
             let policy = policy.filter(|_| stage == PolicyStage::Normal || stages.contains(&stage));
             if policy.is_none() && stage != PolicyStage::Normal && !was_listed {
                 continue;
             }
             for direction in DIRECTIONS {
-                let chain = policy.and_then(|policy| {
+                // Forwarded packets usually share the chain of the normal stage.
+                let own = policy.filter(|policy| {
+                    stage != PolicyStage::Forward || has_proxy_rule(policy.rules(direction))
+                });
+                let chain = own.and_then(|policy| {
                     let owner = PolicyOrProfile::Policy { id, tier: &policy.tier };
                     renderer.chain(owner, policy.rules(direction), direction, stage)
                 });
@@ -114,10 +133,10 @@ impl PolicyChains {
 }
 
 /// Returns the properties of a policy that chains of endpoints depend on.
-fn policy_shape(policy: &PlannedPolicy) -> [(bool, bool); 2] {
+fn policy_shape(policy: &PlannedPolicy) -> [[bool; 3]; 2] {
     DIRECTIONS.map(|direction| {
         let rules = policy.rules(direction);
-        (rules.is_empty(), has_pass_rule(rules))
+        [rules.is_empty(), has_pass_rule(rules), has_proxy_rule(rules)]
     })
 }
 

@@ -23,6 +23,8 @@ pub struct WorkloadEndpoints {
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
     /// Interfaces that have to be rendered again.
     stale: BTreeSet<String>,
+    /// Interfaces whose element in the set of proxied workloads has to be rendered again.
+    stale_proxies: BTreeSet<String>,
 }
 
 /// Properties of a workload, other than its policy, that affect the tables.
@@ -112,6 +114,16 @@ impl WorkloadEndpoints {
     }
 
     pub fn put_policy(&mut self, id: &WorkloadId, policy: Option<&WorkloadPolicy>) {
+        let known = self.policies.get(id);
+        let interfaces = [known, policy].into_iter().flatten().map(|policy| policy.interface.clone());
+        self.stale_proxies.extend(interfaces);
+        if let (Some(known), Some(new)) = (known, policy)
+            && known.http_proxy != new.http_proxy
+            && *new == (WorkloadPolicy { http_proxy: new.http_proxy, ..known.clone() })
+        {
+            self.policies.insert(id.clone(), new.clone());
+            return;
+        }
         if let Some(new) = policy {
             self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
             self.stale.insert(new.interface.clone());
@@ -155,6 +167,29 @@ impl WorkloadEndpoints {
         self.stale.extend(users.map(|policy| policy.interface.clone()));
     }
 
+    /// Renders the set of interfaces of workloads with a proxy. The set exists only while rules refer to it.
+    pub fn render_proxies(&mut self, diff: &mut TableDiff, referred_to: bool) {
+        let set = names::PROXIED_WORKLOADS_SET;
+        let mut stale = std::mem::take(&mut self.stale_proxies);
+        if !referred_to {
+            return diff.drop_set(set);
+        }
+        if !diff.wanted().sets.contains_key(set) {
+            diff.put_set(set.into(), SetType::Interfaces);
+            stale.extend(self.claims.keys().cloned());
+        }
+        for name in &stale {
+            let proxied = self.owner(name).is_some_and(|(_, policy)| policy.http_proxy);
+            diff.put_element(set, NftElement::key(interface(name)), proxied);
+        }
+    }
+
+    /// Returns the workload that owns an interface.
+    fn owner(&self, interface: &str) -> Option<(&WorkloadId, &WorkloadPolicy)> {
+        let id = self.claims.get(interface)?.first()?;
+        Some((id, self.policies.get(id)?))
+    }
+
     /// Renders the changed interfaces. Returns whether there were any.
     pub fn render(
         &mut self,
@@ -164,10 +199,10 @@ impl WorkloadEndpoints {
     ) -> bool {
         let stale = std::mem::take(&mut self.stale);
         for name in &stale {
-            let owner = self.claims.get(name).and_then(BTreeSet::first);
-            let policy = owner.and_then(|id| self.policies.get(id));
+            let owner = self.owner(name);
+            let policy = owner.map(|(_, policy)| policy);
             let unknown = WorkloadTraits::default();
-            let traits = owner.and_then(|id| self.traits.get(id)).unwrap_or(&unknown);
+            let traits = owner.and_then(|(id, _)| self.traits.get(id)).unwrap_or(&unknown);
             render_chains(&mut tables.policy, name, policy, traits, tiers);
             let is_up = policy.is_some_and(|policy| policy.up);
             tables.policy.put_element(names::UP_WORKLOADS_SET, NftElement::key(interface(name)), is_up);
