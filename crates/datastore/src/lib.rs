@@ -3,7 +3,6 @@
 mod acknowledged;
 mod auth;
 #[doc(hidden)]
-pub mod authority;
 mod batch;
 mod buffer_pool;
 mod change;

@@ -1,6 +1,5 @@
 //! Accepts connections over TCP, TLS or Unix sockets, up to a limit, and passes them to the server.
 
-use super::authority::AuthorityRewriter;
 use super::connection::DatastoreConnection;
 use super::directory::OpenError;
 use super::options::{ListenAddress, StoreOptions};
@@ -16,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tortie_http::AuthorityRewriter;
 
 /// Maximum number of connections; some file descriptors are reserved for files and other purposes.
 const MAX_CONNECTIONS: u64 = 4096;

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod authority;
 mod connections;
 pub mod liveness;
 mod metrics;
@@ -8,6 +9,7 @@ mod signals;
 mod summary;
 mod tls;
 
+pub use authority::AuthorityRewriter;
 pub use connections::{
     ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard,
 };

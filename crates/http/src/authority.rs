@@ -1,7 +1,7 @@
 //! Accepts clients whose `:authority` header is not a valid authority.
 //!
 //! etcdctl and other Go clients send the endpoint as it was configured: `http://127.0.0.1:2379`, or the path of a
-//! Unix socket. Go servers ignore it and so do we, but the HTTP/2 library below us resets such a request before it
+//! Unix socket. Envoy sends the name of a cluster. Go servers ignore it and so do we, but the HTTP/2 library below us resets such a request before it
 //! reaches the service. Literal `:authority` values are therefore replaced by a short valid one while reading. HPACK
 //! needs no decoding for that: only the boundaries between header fields have to be found. The replacement is never
 //! longer than the original, so that an entry in the dynamic header table of the connection lives at least as long as
