@@ -5,6 +5,7 @@ use crate::names::{
 };
 use crate::proto::{self, to_dataplane::Payload};
 use std::net::IpAddr;
+use std::ops::Bound;
 use tortie_plan::{
     AddressSet, EndpointTier, HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PeerLabels, PeerMatch,
     PlannedPolicy, PlannedRule, PolicyDirection, PolicyId, PortInterval, ProfileRules, RuleAction, RuleId,
@@ -17,18 +18,36 @@ pub const MAX_MEMBERS_PER_MESSAGE: usize = 82_200;
 
 /// Returns the messages that create a set: an update, and deltas if it is large.
 pub fn encode_set<'s>(id: &'s SetId, set: &'s AddressSet) -> impl Iterator<Item = Payload> + use<'s> {
+    let mut next = Some(None);
+    std::iter::from_fn(move || {
+        let (payload, rest) = encode_set_part(id, set, next.take()?);
+        next = rest.map(Some);
+        Some(payload)
+    })
+}
+
+/// Returns one of the messages that create a set, and the last member in it if more messages have to follow. The first
+/// message is for `after: None`, each further one for the last member of its predecessor.
+pub fn encode_set_part(
+    id: &SetId,
+    set: &AddressSet,
+    after: Option<SetMember>,
+) -> (Payload, Option<SetMember>) {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut members = set.members.range((from, Bound::Unbounded));
+    let mut last = None;
+    let part = members.by_ref().take(MAX_MEMBERS_PER_MESSAGE).inspect(|member| last = Some(**member));
+    let part: Vec<String> = part.map(member_text).collect();
+    let rest = members.next().and(last);
+    if after.is_some() {
+        return (encode_delta(id, part, Vec::new()), rest);
+    }
     let kind = match set.kind {
         SetKind::Nets => proto::ip_set_update::IpSetType::Net,
         SetKind::Ports => proto::ip_set_update::IpSetType::IpAndPort,
     };
-    let mut members = set.members.iter();
-    let first = members.by_ref().take(MAX_MEMBERS_PER_MESSAGE).map(member_text).collect();
-    let update = proto::IpSetUpdate { id: id.to_string(), members: first, r#type: kind.into() };
-    let deltas = std::iter::from_fn(move || {
-        let chunk: Vec<String> = members.by_ref().take(MAX_MEMBERS_PER_MESSAGE).map(member_text).collect();
-        (!chunk.is_empty()).then(|| encode_delta(id, chunk, Vec::new()))
-    });
-    std::iter::once(Payload::IpsetUpdate(update)).chain(deltas)
+    let update = proto::IpSetUpdate { id: id.to_string(), members: part, r#type: kind.into() };
+    (Payload::IpsetUpdate(update), rest)
 }
 
 /// Returns the messages that change the members of a set.

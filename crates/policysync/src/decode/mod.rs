@@ -215,14 +215,17 @@ fn decode_endpoint(endpoint: proto::WorkloadEndpoint) -> Result<WorkloadPolicy, 
 }
 
 fn decode_tier(tier: proto::TierInfo) -> Result<EndpointTier, DecodeError> {
-    let policies = |ids: Vec<proto::PolicyId>| ids.into_iter().map(|id| decode_policy_id(Some(id))).collect();
     let passes = tier.default_action.eq_ignore_ascii_case(PASS_ACTION);
     Ok(EndpointTier {
         name: tier.name,
         end: if passes { TierDefaultAction::Pass } else { TierDefaultAction::Deny },
-        ingress: policies(tier.ingress_policies)?,
-        egress: policies(tier.egress_policies)?,
+        ingress: decode_policy_ids(tier.ingress_policies)?,
+        egress: decode_policy_ids(tier.egress_policies)?,
     })
+}
+
+fn decode_policy_ids(ids: Vec<proto::PolicyId>) -> Result<Arc<[PolicyId]>, DecodeError> {
+    ids.into_iter().map(|id| decode_policy_id(Some(id))).collect()
 }
 
 fn decode_set_id(id: &str) -> Result<SetId, DecodeError> {
