@@ -1,76 +1,114 @@
 //! Limits the memory of all requests that have not been received completely.
 //!
-//! A client may open many streams, announce a large message on each and never complete it. Every request counts with
-//! the size that it announces; one that exceeds the limit of all requests together is rejected.
+//! A client may open many streams, announce a large message on each and never complete it. A request that waits for its
+//! client counts with the size that it announces. When all of them exceed the limit, those that have waited longest are
+//! rejected: Envoy sends a request at once, so they are not from Envoy.
 
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use prometheus_client::metrics::counter::Counter;
+use std::collections::{BTreeMap, HashSet};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http;
 
 /// Memory limit of all incomplete requests.
 pub const MAX_INCOMPLETE_BYTES: usize = 32 << 20;
-/// Memory of a request in addition to its message: headers and the state of its stream.
-const REQUEST_OVERHEAD_BYTES: usize = 8 << 10;
 /// Upper bound of `--max-request-bytes`.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Memory of a request in addition to its message: headers and the state of its stream.
+const REQUEST_OVERHEAD_BYTES: usize = 8 << 10;
 /// A flag and the length of the message.
 const MESSAGE_HEADER_BYTES: usize = 5;
 
 #[derive(Debug)]
 pub struct RequestBudget {
-    used: AtomicUsize,
+    waiting: Mutex<WaitingRequests>,
     limit: usize,
     refused: Counter,
 }
 
+#[derive(Debug, Default)]
+struct WaitingRequests {
+    bytes: usize,
+    next: u64,
+    /// Ordered by age.
+    requests: BTreeMap<u64, WaitingRequest>,
+    /// Rejected requests whose bodies have not been polled since.
+    evicted: HashSet<u64>,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    bytes: usize,
+    waker: Waker,
+}
+
+/// The request was rejected in favour of newer ones.
+struct EvictedRequest;
+
 impl RequestBudget {
     pub fn new(limit: usize, refused: Counter) -> RequestBudget {
-        RequestBudget { used: AtomicUsize::new(0), limit, refused }
+        RequestBudget { waiting: Mutex::default(), limit, refused }
     }
 
-    /// Wraps a request so that its body counts against the budget.
+    /// Wraps a request so that it counts against the budget while it is incomplete.
     pub fn admit(self: &Arc<RequestBudget>, request: http::Request<Body>) -> http::Request<Body> {
-        let share = BudgetShare { budget: self.clone(), bytes: 0 };
+        let budget = self.clone();
         request.map(|body| {
-            Body::new(BudgetedBody { body, header: [0; MESSAGE_HEADER_BYTES], received: 0, share })
+            Body::new(BudgetedBody {
+                body,
+                header: [0; MESSAGE_HEADER_BYTES],
+                received: 0,
+                place: None,
+                budget,
+            })
         })
     }
 
-    #[cfg(test)]
-    fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-}
-
-/// Part of the budget, released when it is dropped.
-struct BudgetShare {
-    budget: Arc<RequestBudget>,
-    bytes: usize,
-}
-
-impl BudgetShare {
-    /// Raises the share to this size. Returns false if the budget does not have as much.
-    fn raise(&mut self, bytes: usize) -> bool {
-        let additional = bytes.saturating_sub(self.bytes);
-        if additional == 0 {
-            return true;
+    /// Registers a request that waits for its client, with its present size. It keeps its place from the first time.
+    fn wait(&self, place: Option<u64>, bytes: usize, waker: &Waker) -> Result<u64, EvictedRequest> {
+        let mut waiting = self.lock();
+        let place = match place {
+            Some(place) => place,
+            None => {
+                waiting.next += 1;
+                waiting.next
+            }
+        };
+        if waiting.evicted.remove(&place) {
+            return Err(EvictedRequest);
         }
-        let before = self.budget.used.fetch_add(additional, Ordering::Relaxed);
-        self.bytes += additional;
-        before + additional <= self.budget.limit
+        waiting.remove(place);
+        waiting.bytes += bytes;
+        waiting.requests.insert(place, WaitingRequest { bytes, waker: waker.clone() });
+        while waiting.bytes > self.limit
+            && let Some((oldest, request)) = waiting.requests.pop_first()
+        {
+            waiting.bytes -= request.bytes;
+            self.refused.inc();
+            if oldest == place {
+                return Err(EvictedRequest);
+            }
+            waiting.evicted.insert(oldest);
+            request.waker.wake();
+        }
+        Ok(place)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitingRequests> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for BudgetShare {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+impl WaitingRequests {
+    fn remove(&mut self, place: u64) {
+        if let Some(removed) = self.requests.remove(&place) {
+            self.bytes -= removed.bytes;
+        }
     }
 }
 
@@ -79,25 +117,44 @@ struct BudgetedBody {
     /// The start of the message, as far as it has been received.
     header: [u8; MESSAGE_HEADER_BYTES],
     received: usize,
-    share: BudgetShare,
+    /// Place among the waiting requests, once it had to wait.
+    place: Option<u64>,
+    budget: Arc<RequestBudget>,
 }
 
 impl BudgetedBody {
-    /// Returns the memory that the request needs: what it has sent, or what it announces.
-    fn receive(&mut self, mut data: &[u8]) -> usize {
+    fn receive(&mut self, mut data: &[u8]) {
         let length = data.len();
         if let Some(rest) = self.header.get_mut(self.received..) {
             let known = rest.len().min(data.len());
             data.copy_to_slice(rest.get_mut(..known).unwrap_or_default());
         }
         self.received = self.received.saturating_add(length);
-        let [_, announced @ ..] = self.header;
+    }
+
+    /// Returns the memory that the request needs: what it has sent, or what it announces.
+    fn size(&self) -> usize {
         if self.received < MESSAGE_HEADER_BYTES {
             return REQUEST_OVERHEAD_BYTES + self.received;
         }
+        let [_, announced @ ..] = self.header;
         // A message that announces more than this is rejected by its size.
         let announced = (u32::from_be_bytes(announced) as usize).min(MAX_MESSAGE_BYTES);
         REQUEST_OVERHEAD_BYTES + self.received.max(announced)
+    }
+
+    fn leave(&mut self) {
+        if let Some(place) = self.place.take() {
+            let mut waiting = self.budget.lock();
+            waiting.remove(place);
+            waiting.evicted.remove(&place);
+        }
+    }
+}
+
+impl Drop for BudgetedBody {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -109,19 +166,29 @@ impl HttpBody for BudgetedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.share.bytes == 0 && !self.share.raise(REQUEST_OVERHEAD_BYTES) {
-            return Poll::Ready(Some(Err(self.refuse())));
-        }
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(data) = frame.data_ref()
-        {
-            let bytes = self.receive(data);
-            if !self.share.raise(bytes) {
-                return Poll::Ready(Some(Err(self.refuse())));
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.receive(data);
+                }
+                Poll::Ready(Some(Ok(frame)))
             }
+            Poll::Ready(end) => {
+                self.leave();
+                Poll::Ready(end)
+            }
+            Poll::Pending => match self.budget.wait(self.place, self.size(), context.waker()) {
+                Ok(place) => {
+                    self.place = Some(place);
+                    Poll::Pending
+                }
+                Err(EvictedRequest) => {
+                    self.place = None;
+                    let status = Status::resource_exhausted("incomplete requests use too much memory");
+                    Poll::Ready(Some(Err(status)))
+                }
+            },
         }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -130,13 +197,6 @@ impl HttpBody for BudgetedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl BudgetedBody {
-    fn refuse(&self) -> Status {
-        self.share.budget.refused.inc();
-        Status::resource_exhausted("incomplete requests use too much memory")
     }
 }
 
@@ -151,8 +211,8 @@ mod tests {
         budget.admit(http::Request::new(body)).into_body()
     }
 
-    /// Reads until the body waits. Returns whether it was admitted.
-    async fn is_admitted(body: &mut Body) -> bool {
+    /// Reads until the body waits. Returns whether it may.
+    async fn may_wait(body: &mut Body) -> bool {
         loop {
             match poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await {
                 Poll::Ready(Some(Ok(_))) => {}
@@ -162,33 +222,44 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn announced_messages_count_until_dropped() {
-        let budget = Arc::new(RequestBudget::new(1 << 20, Counter::default()));
-        let mut first = begin(&budget, 500 << 10);
-        assert!(is_admitted(&mut first).await);
-        assert_eq!(budget.used(), REQUEST_OVERHEAD_BYTES + (500 << 10));
-        let mut second = begin(&budget, 500 << 10);
-        assert!(is_admitted(&mut second).await);
-        let mut third = begin(&budget, 100 << 10);
-        assert!(!is_admitted(&mut third).await);
-        assert_eq!(budget.refused.get(), 1);
-        drop((first, third));
-        let mut fourth = begin(&budget, 100 << 10);
-        assert!(is_admitted(&mut fourth).await);
-        drop((second, fourth));
-        assert_eq!(budget.used(), 0);
+    fn used(budget: &RequestBudget) -> (usize, usize) {
+        let waiting = budget.lock();
+        (waiting.bytes, waiting.evicted.len())
     }
 
     #[tokio::test]
-    async fn many_small_requests_count_too() {
+    async fn the_oldest_requests_are_evicted_first() {
         let budget = Arc::new(RequestBudget::new(1 << 20, Counter::default()));
-        let mut requests = Vec::new();
-        for _ in 0..200 {
-            let mut request = begin(&budget, 1);
-            let admitted = is_admitted(&mut request).await;
-            requests.push((request, admitted));
-        }
-        assert_eq!(requests.iter().filter(|(_, admitted)| *admitted).count(), 127);
+        let mut first = begin(&budget, 500 << 10);
+        assert!(may_wait(&mut first).await);
+        assert_eq!(used(&budget), (REQUEST_OVERHEAD_BYTES + (500 << 10), 0));
+        let mut second = begin(&budget, 500 << 10);
+        assert!(may_wait(&mut second).await && may_wait(&mut first).await);
+        let mut third = begin(&budget, 100 << 10);
+        assert!(may_wait(&mut third).await && may_wait(&mut second).await);
+        assert!(!may_wait(&mut first).await, "the oldest");
+        assert_eq!(budget.refused.get(), 1);
+        let mut too_large = begin(&budget, 2 << 20);
+        assert!(!may_wait(&mut too_large).await, "larger than the budget");
+        drop((first, second, third, too_large));
+        assert_eq!(used(&budget), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn complete_requests_do_not_count() {
+        let budget = Arc::new(RequestBudget::new(1, Counter::default()));
+        let request = http::Request::new(Body::new(http_body_of(b"\0\0\0\0\x01x")));
+        let mut body = budget.admit(request).into_body();
+        let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        assert_eq!(frame.unwrap().unwrap().into_data().unwrap(), &b"\0\0\0\0\x01x"[..]);
+        assert!(poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none());
+        assert_eq!((used(&budget), budget.refused.get()), ((0, 0), 0));
+    }
+
+    /// Returns a body that is received as a whole.
+    fn http_body_of(
+        bytes: &'static [u8],
+    ) -> impl HttpBody<Data = Bytes, Error = std::convert::Infallible> + Send {
+        String::from_utf8(bytes.to_vec()).unwrap()
     }
 }
