@@ -1,6 +1,6 @@
 //! `tortie health`: reports the result of a node probe as its exit status. Also translates the command names used in
 //! manifests, `calico component node health --felix-live ...` and `calico-node -felix-live ...`, including those of the
-//! controllers.
+//! controllers and of Dikastes.
 
 use crate::up;
 use clap::Args;
@@ -61,6 +61,9 @@ pub fn translate_command_line(args: Vec<OsString>) -> Vec<OsString> {
             let words = ["tortie", name].map(OsString::from);
             words.into_iter().chain(args.into_iter().skip(3)).collect()
         }
+        (Some("calico"), ["component", "dikastes", ..]) => l7_command_line(args.into_iter().skip(3)),
+        (Some("dikastes"), _) => l7_command_line(args.into_iter().skip(1)),
+        (Some("healthz"), rest) => healthz_command_line(rest),
         (Some("calico-node"), rest) => health_command_line(rest),
         (Some("calico"), ["component", "kube-controllers", rest @ ..]) => controllers_command_line(rest),
         (Some("check-status"), rest) => controllers_command_line(rest),
@@ -74,6 +77,19 @@ fn health_command_line(flags: &[&str]) -> Vec<OsString> {
         _ => OsString::from(*word),
     });
     ["tortie", "health"].map(OsString::from).into_iter().chain(flags).collect()
+}
+
+fn l7_command_line(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    ["tortie", "l7"].map(OsString::from).into_iter().chain(args).collect()
+}
+
+/// Translates the arguments of the health probe of Dikastes, whose option has one dash.
+fn healthz_command_line(flags: &[&str]) -> Vec<OsString> {
+    let flags = flags.iter().map(|word| match word.strip_prefix("-dialPath") {
+        Some(value) => format!("--dial-path{value}"),
+        None => (*word).to_owned(),
+    });
+    ["tortie", "l7", "health"].map(OsString::from).into_iter().chain(flags.map(OsString::from)).collect()
 }
 
 fn controllers_command_line(flags: &[&str]) -> Vec<OsString> {
@@ -204,6 +220,11 @@ mod tests {
             words("calico component kube-controllers --health-port 9440"),
             "tortie controllers --health-port 9440"
         );
+        assert_eq!(words("/dikastes server -l /a --debug"), "tortie l7 server -l /a --debug");
+        assert_eq!(words("calico component dikastes client a b"), "tortie l7 client a b");
+        assert_eq!(words("/healthz liveness"), "tortie l7 health liveness");
+        let ours = "tortie l7 health --dial-path /a readiness";
+        assert_eq!(words("healthz -dialPath /a readiness"), ours);
         assert_eq!(words("/usr/bin/check-status -r -f x"), "tortie controllers -r --status-file x");
         assert_eq!(words("calico component typha -c x.cfg"), "tortie hub -c x.cfg");
         for unchanged in ["calico", "tortie health -x", "calicoctl get nodes"] {

@@ -7,6 +7,7 @@ mod crds;
 mod datastore;
 mod health;
 mod hub;
+mod l7;
 mod logging;
 mod man;
 mod node;
@@ -82,6 +83,10 @@ enum TortieCommand {
     /// Nodes with FELIX_TYPHAADDR=HOST:PORT connect to a hub instead of the datastore. Settings are read from the
     /// TYPHA_* environment variables and from typha.cfg, with the same names as Typha's.
     Hub(hub::HubArgs),
+    /// HTTP policy with Envoy: answer its authorization requests (Calico's Dikastes)
+    ///
+    /// The program has the same commands when it is called as `dikastes`.
+    L7(l7::L7Args),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
     /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
@@ -275,6 +280,7 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
             return Ok(ExitCode::from(u8::from(found)));
         }
         TortieCommand::Health(args) => return health::run(&args, &mut out),
+        TortieCommand::L7(args) => return l7::run(args, &mut out),
         TortieCommand::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {

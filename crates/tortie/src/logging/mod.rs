@@ -49,11 +49,16 @@ struct OpenTargets {
 impl DaemonLogging {
     /// Installs the global subscriber, which logs to standard error.
     pub fn start() -> DaemonLogging {
+        DaemonLogging::start_at(LogSeverity::Info)
+    }
+
+    /// Installs the global subscriber with this severity, unless RUST_LOG sets the filter.
+    pub fn start_at(severity: LogSeverity) -> DaemonLogging {
         let given = EnvFilter::try_from_default_env().ok();
         let follows = given.is_none();
         let initial_filter: LogFilter = match given {
             Some(given) => Box::new(given),
-            None => build_filter(LogSeverity::Info, None),
+            None => build_filter(severity, None),
         };
         let counters = Arc::new(LogCounters::default());
         let file_sink = LogSink::new(counters.clone());
