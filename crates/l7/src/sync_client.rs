@@ -132,7 +132,7 @@ impl SyncClient {
         }
     }
 
-    /// Applies a message to the pending replica or, if there is none any more, to the one in use.
+    /// Applies a message to the pending replica or, after InSync, to the one in use.
     fn receive(&self, message: ToDataplane, pending: &mut Option<Replica>) -> Result<(), ReplicaError> {
         let decoded = match decode_message(message) {
             Ok(decoded) => decoded,

@@ -77,7 +77,7 @@ impl ReplicaPeer<'_> {
         }
     }
 
-    /// Compares labels with a selector, whose text is empty if there is none. Hardening has removed rules with
+    /// Returns whether labels match a selector; an empty text matches all labels. Hardening has removed rules with
     /// selectors that cannot be parsed.
     fn matches_selector<L: LabelLookup>(&self, text: &str, labels: &L) -> bool {
         if text.is_empty() {

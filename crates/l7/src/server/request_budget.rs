@@ -132,7 +132,7 @@ impl BudgetedBody {
         self.received = self.received.saturating_add(length);
     }
 
-    /// Returns the memory that the request needs: what it has sent, or what it announces.
+    /// Returns the memory that the request needs: the size that it has sent or announced.
     fn size(&self) -> usize {
         if self.received < MESSAGE_HEADER_BYTES {
             return REQUEST_OVERHEAD_BYTES + self.received;
