@@ -114,7 +114,8 @@ fn advise_near_miss(
         }
         RuleCriterion::Http => {
             format!(
-                "remove http from {rule} to allow whole connections, or set httpRulesWithoutProxy to Allow"
+                "give the workload a proxy (policySyncPathPrefix), remove http from {rule} to allow whole connections, or \
+                 set httpRulesWithoutProxy to Allow"
             )
         }
         RuleCriterion::HttpRequest(_) | RuleCriterion::HttpConnection => {

@@ -6,7 +6,7 @@ use tortie_compute::{POLICY_KINDS, ParameterEnvironment, PlanCompute};
 use tortie_model::kinds::{HostEndpoint, Node, Rule, WorkloadEndpoint};
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::evaluate::{RuleHolder, RulePosition};
-use tortie_plan::{DataplaneSettings, NodePlan, PolicyDirection, PolicyId, PolicyKind};
+use tortie_plan::{DataplaneSettings, NodePlan, PolicyDirection, PolicyId, PolicyKind, WorkloadId};
 use tortie_store::{ResourceClient, StoreError};
 
 /// Kinds besides the policy kinds that affect the verdict.
@@ -94,7 +94,16 @@ impl PolicyCluster {
     }
 
     pub fn enforced_on(&self, node: &str) -> EnforcedPlan {
-        self.enforced(node, self.resources.values().cloned())
+        let compute = PlanCompute::new(node, ParameterEnvironment::default());
+        self.enforced(compute, self.resources.values().cloned())
+    }
+
+    /// Returns the plan of a node whose workload has a proxy that receives its policy.
+    pub fn enforced_with_proxy(&self, node: &str, workload: &WorkloadId) -> EnforcedPlan {
+        let sync = ("FELIX_POLICYSYNCPATHPREFIX".to_owned(), "/var/run/nodeagent".to_owned());
+        let mut compute = PlanCompute::new(node, ParameterEnvironment::new([sync], []));
+        compute.set_http_proxy(workload.clone(), true);
+        self.enforced(compute, self.resources.values().cloned())
     }
 
     /// Returns the plan of a hypothetical node that hosts every endpoint of the cluster.
@@ -118,11 +127,10 @@ impl PolicyCluster {
             }
             other => other,
         });
-        self.enforced(NODE, moved)
+        self.enforced(PlanCompute::new(NODE, ParameterEnvironment::default()), moved)
     }
 
-    fn enforced(&self, node: &str, resources: impl Iterator<Item = Resource>) -> EnforcedPlan {
-        let mut compute = PlanCompute::new(node, ParameterEnvironment::default());
+    fn enforced(&self, mut compute: PlanCompute, resources: impl Iterator<Item = Resource>) -> EnforcedPlan {
         for resource in resources {
             compute.put(&key(&resource), &StoreValue::Resource(resource));
         }

@@ -2,6 +2,7 @@
 
 use super::cluster::{EnforcedPlan, PolicyCluster};
 use super::endpoint_lookup::{EndpointError, PartyLocation, TrafficParty, find};
+use super::proxy_request::{ExplainedRequest, ProxyRequest, RequestLine, ServiceAccountPrincipal};
 use super::report;
 use super::rule_text::PacketScene;
 use super::section::{ExplainedSection, sections};
@@ -17,7 +18,7 @@ use std::net::IpAddr;
 use tortie_plan::evaluate::{
     EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace, PolicyOutcome, TraceStep,
 };
-use tortie_plan::{PolicyDirection, assign};
+use tortie_plan::{PolicyDirection, WorkloadId, assign};
 
 /// Default source port.
 const DEFAULT_SOURCE_PORT: u16 = 49152;
@@ -37,6 +38,12 @@ pub struct ExplainArgs {
     /// Source port
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_SOURCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub from_port: u16,
+    /// Explain also what the proxy of the destination does with this HTTP request
+    #[arg(long, value_name = "METHOD PATH", value_parser = |text: &str| text.parse::<RequestLine>())]
+    pub http: Option<RequestLine>,
+    /// Identity of the client in its certificate: spiffe://trust-domain/ns/namespace/sa/account
+    #[arg(long, value_name = "SPIFFE-ID", requires = "http", value_parser = |text: &str| text.parse::<ServiceAccountPrincipal>())]
+    pub principal: Option<ServiceAccountPrincipal>,
     /// Show every rule that was evaluated, not only those that decide or nearly match
     #[arg(long)]
     pub all: bool,
@@ -52,6 +59,8 @@ const EXPLAIN_HELP: &str = "\
 Examples:
   tortie explain --from shop/web-0 --to shop/db-0 --port 5432
   tortie explain --from 198.51.100.7 --to hep:gateway --port tcp/443 --all
+  tortie explain --from shop/web-0 --to shop/cart-0 --port 80 --http 'GET /cart' \\
+    --principal spiffe://cluster.local/ns/shop/sa/web
 
 Places:
   shop/web-0             a pod, by namespace and name
@@ -72,6 +81,9 @@ pub struct PolicyExplanation {
     pub from: ExplainedEnd,
     pub to: ExplainedEnd,
     pub traffic: String,
+    /// The request that the proxy of the destination decides about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<ExplainedRequest>,
     /// In the order in which the packet passes them.
     pub sections: Vec<ExplainedSection>,
     /// Assumptions made for the verdict.
@@ -95,7 +107,13 @@ pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<b
         |flag: &str, text: &str| find(&cluster, text).map_err(|error| CommandError::context(flag, error));
     let from = find("--from", &args.from)?;
     let to = find("--to", &args.to)?;
-    let answer = answer(&cluster, &from, &to, args.port, args.from_port)?;
+    let request = args.http.as_ref().map(|line| ProxyRequest { line, principal: args.principal.as_ref() });
+    let mut proxied = None;
+    if let Some(request) = request {
+        let workload = request.workload(&to, args.port);
+        proxied = Some((request, workload.map_err(|error| CommandError::context("--http", error))?));
+    }
+    let answer = answer(&cluster, &from, &to, (args.port, args.from_port), proxied)?;
     match args.output {
         ReportFormat::Text => out.write_all(report::render(&answer, args.all).as_bytes())?,
         ReportFormat::Json => {
@@ -110,8 +128,8 @@ fn answer(
     cluster: &PolicyCluster,
     from: &TrafficParty,
     to: &TrafficParty,
-    traffic: ExplainedTraffic,
-    from_port: u16,
+    (traffic, from_port): (ExplainedTraffic, u16),
+    proxied: Option<(ProxyRequest<'_>, (&str, &WorkloadId))>,
 ) -> Result<PolicyExplanation, EndpointError> {
     if from.node().is_none() && to.node().is_none() {
         return Err(EndpointError::BothOutside { from: from.name.clone(), to: to.name.clone() });
@@ -128,8 +146,13 @@ fn answer(
     let scene = PacketScene { from, to, packet: &packet };
     let mut notes = Vec::new();
     let mut sections = Vec::new();
+    let proxied_workload = proxied.as_ref().map(|(_, (_, id))| *id);
     for leg in legs(from, to) {
-        sections.extend(leg.sections(cluster, &scene, &mut notes));
+        sections.extend(leg.sections(cluster, &scene, proxied_workload, &mut notes));
+    }
+    if let Some((request, workload)) = &proxied {
+        sections.extend(request.sections(cluster, *workload, &scene));
+        notes.extend(request.notes(to));
     }
     let end = |party: &TrafficParty, address| ExplainedEnd {
         name: party.name.clone(),
@@ -141,6 +164,7 @@ fn answer(
         from: end(from, source),
         to: end(to, destination),
         traffic: traffic.to_string(),
+        request: proxied.map(|(request, _)| request.explained()),
         sections,
         notes,
     })
@@ -206,9 +230,13 @@ impl PathLeg<'_> {
         &self,
         cluster: &PolicyCluster,
         scene: &PacketScene<'_>,
+        proxied: Option<&WorkloadId>,
         notes: &mut Vec<String>,
     ) -> Vec<ExplainedSection> {
-        let EnforcedPlan { plan, settings } = cluster.enforced_on(self.node);
+        let EnforcedPlan { plan, settings } = match proxied {
+            Some(workload) => cluster.enforced_with_proxy(self.node, workload),
+            None => cluster.enforced_on(self.node),
+        };
         let named = [self.from, self.to].into_iter().find_map(|stop| match stop {
             PathPoint::Host(endpoint) => endpoint,
             _ => None,

@@ -1,6 +1,7 @@
 //! Renders an explanation as text.
 
 use super::explain::{ExplainedEnd, PolicyExplanation};
+use super::proxy_request::ExplainedRequest;
 use super::section::{EvaluatedRule, ExplainedSection};
 use std::fmt::Write;
 
@@ -9,7 +10,14 @@ use std::fmt::Write;
 pub fn render(answer: &PolicyExplanation, all: bool) -> String {
     let mut text = String::new();
     let verdict = if answer.allowed { "ALLOWED" } else { "DENIED" };
-    let _ = writeln!(text, "{verdict}: {} from {} to {}", answer.traffic, end(&answer.from), end(&answer.to));
+    let mut traffic = answer.traffic.clone();
+    if let Some(ExplainedRequest { line, principal }) = &answer.request {
+        let _ = write!(traffic, ", {} {}", line.method, line.path);
+        if let Some(principal) = principal {
+            let _ = write!(traffic, " of {principal}");
+        }
+    }
+    let _ = writeln!(text, "{verdict}: {traffic} from {} to {}", end(&answer.from), end(&answer.to));
     for section in &answer.sections {
         text.push('\n');
         render_section(&mut text, section, all);

@@ -3,7 +3,7 @@
 use super::endpoint_lookup::TrafficParty;
 use super::traffic::protocol_name;
 use std::fmt::Display;
-use tortie_model::kinds::{EntityRule, ICMPFields, Rule};
+use tortie_model::kinds::{EntityRule, HTTPMatch, ICMPFields, Rule};
 use tortie_model::scalar::Protocol;
 use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion};
 use tortie_plan::{IcmpMatch, IpVersion, PortInterval};
@@ -25,10 +25,27 @@ pub fn describe_rule(rule: &Rule) -> String {
             words.push(format!("{direction} {}", criteria.join(" and ")));
         }
     }
+    words.extend(rule.http.as_ref().map(describe_http));
     if words.len() == 1 {
         words.push("everything".to_owned());
     }
     words.join(" ")
+}
+
+fn describe_http(http: &HTTPMatch) -> String {
+    let mut text = "for HTTP".to_owned();
+    if !http.methods.is_empty() {
+        text = format!("{text} {}", list(&http.methods));
+    }
+    let paths = http.paths.iter().map(|path| match path.exact.as_str() {
+        "" => format!("prefix {}", path.prefix),
+        exact => exact.to_owned(),
+    });
+    let paths: Vec<String> = paths.collect();
+    if !paths.is_empty() {
+        text = format!("{text} on {}", list(&paths));
+    }
+    text
 }
 
 fn icmp_fields(icmp: &ICMPFields) -> Option<String> {
@@ -212,7 +229,7 @@ impl<'a> PacketScene<'a> {
                 )
             }
             RuleCriterion::Http => {
-                "its http conditions need a proxy, and none enforces them for this endpoint".to_owned()
+                "with its http conditions it matches only on workloads with a proxy".to_owned()
             }
             RuleCriterion::HttpRequest(_) => "the request has none of its methods and paths".to_owned(),
             RuleCriterion::HttpConnection => "its http conditions need an HTTP request".to_owned(),

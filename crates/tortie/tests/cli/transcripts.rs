@@ -49,6 +49,7 @@ transcripts! {
         ipam
         arguments
         explain
+        explain_http
         diff
     }
     bad_input("bad_input/") {
