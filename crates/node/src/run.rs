@@ -354,8 +354,8 @@ impl StartedNode<'_> {
         let (mut engine, reports) =
             NodeEngine::new(self.host.clone(), keys, core, self.state.clone(), recording);
         let routes = bgp::start(self.settings.bgp, args, &self.host, &self.state, &mut engine);
-        let (handle, requests) = EngineHandle::channel();
-        tasks.spawn("the engine", engine.run(feed, requests, routes));
+        let (handle, inbox) = EngineHandle::channel();
+        tasks.spawn("the engine", engine.run(feed, inbox, routes));
         Ok((handle, reports))
     }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tortie_model::{FeedEvent, Resource, StoreKey, StoreValue};
 use tortie_node::engine::{
-    ApplyFailure, EngineEvent, FailureScope, HeldAttachment, LearntNextHops, LearntRoute, WaiterId,
-    event_from_json, event_to_json, held_from_json, held_to_json,
+    ApplyFailure, EngineEvent, FailureScope, HeldAttachment, HttpProxyChange, LearntNextHops, LearntRoute,
+    WaiterId, event_from_json, event_to_json, held_from_json, held_to_json,
 };
 use tortie_node::{replay_core, replay_from};
 use tortie_plan::WorkloadId;
@@ -158,6 +158,10 @@ fn every_event_reads_back() {
             ],
             complete: true,
         },
+        EngineEvent::HttpProxies(vec![
+            HttpProxyChange { workload: id.clone(), live: true },
+            HttpProxyChange { workload: id.clone(), live: false },
+        ]),
         EngineEvent::Started,
         EngineEvent::Applied(vec![
             failure(FailureScope::Everything),

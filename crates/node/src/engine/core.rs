@@ -164,6 +164,11 @@ impl EngineCore {
                 self.learnt.extend(complete.then_some(PlanUpdate::LearntComplete));
             }
             EngineEvent::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
+            EngineEvent::HttpProxies(changes) => {
+                changes
+                    .into_iter()
+                    .for_each(|change| self.compute.set_http_proxy(change.workload, change.live));
+            }
             EngineEvent::Started => return self.finish_start(),
             EngineEvent::Applied(failures) => return self.finish_apply(&failures),
             EngineEvent::Stopped(reason) => return self.fail_waiters(now, reason),

@@ -37,6 +37,8 @@ pub enum EngineEvent {
     Learnt { routes: Vec<LearntRoute>, complete: bool },
     /// Virtual machines in live migration to this node have announced themselves.
     Announced(Vec<WorkloadId>),
+    /// Proxies of workloads have become ready to enforce HTTP conditions, or no longer are.
+    HttpProxies(Vec<HttpProxyChange>),
     /// The dataplane runs and has applied the initial plan.
     Started,
     /// The dataplane has applied a batch except for these failures.
@@ -45,6 +47,15 @@ pub enum EngineEvent {
     Stopped(String),
     /// End of a batch of events: compute the changes and send them to the dataplane.
     Turn,
+}
+
+/// A report about the proxy of a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpProxyChange {
+    #[serde(with = "super::json::WorkloadIdFields")]
+    pub workload: WorkloadId,
+    /// It receives the policy of the workload and is in sync.
+    pub live: bool,
 }
 
 /// A route that BGP has selected, or None after its withdrawal.

@@ -1,7 +1,7 @@
 //! JSON encoding of the core's events, as used in recordings.
 
 use super::core::HeldAttachment;
-use super::event::{ApplyFailure, EngineEvent, FailureScope, LearntRoute, WaiterId};
+use super::event::{ApplyFailure, EngineEvent, FailureScope, HttpProxyChange, LearntRoute, WaiterId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use tortie_plan::WorkloadId;
@@ -16,6 +16,7 @@ use tortie_sync::record::json::{
 enum LocalEvent {
     Learnt { routes: Vec<LearntRoute>, complete: bool },
     Announced(Vec<WorkloadIdJson>),
+    HttpProxies(Vec<HttpProxyChange>),
     Started,
     Applied(Vec<ApplyFailure>),
     Stopped(String),
@@ -66,6 +67,7 @@ pub fn event_to_json(event: &EngineEvent) -> Result<Json, RecordFormatError> {
         EngineEvent::Announced(ids) => {
             LocalEvent::Announced(ids.iter().cloned().map(WorkloadIdJson).collect())
         }
+        EngineEvent::HttpProxies(changes) => LocalEvent::HttpProxies(changes.clone()),
         EngineEvent::Started => LocalEvent::Started,
         EngineEvent::Applied(failures) => LocalEvent::Applied(failures.clone()),
         EngineEvent::Stopped(reason) => LocalEvent::Stopped(reason.clone()),
@@ -99,6 +101,7 @@ pub fn event_from_json(json: &Json) -> Result<EngineEvent, RecordFormatError> {
         LocalEvent::Announced(ids) => {
             EngineEvent::Announced(ids.into_iter().map(|WorkloadIdJson(id)| id).collect())
         }
+        LocalEvent::HttpProxies(changes) => EngineEvent::HttpProxies(changes),
         LocalEvent::Started => EngineEvent::Started,
         LocalEvent::Applied(failures) => EngineEvent::Applied(failures),
         LocalEvent::Stopped(reason) => EngineEvent::Stopped(reason),
@@ -113,7 +116,7 @@ fn unknown(text: &str) -> RecordFormatError {
 /// The fields of [`WorkloadId`], which does not implement serde traits.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "WorkloadId")]
-struct WorkloadIdFields {
+pub(super) struct WorkloadIdFields {
     orchestrator: String,
     workload: String,
     endpoint: String,

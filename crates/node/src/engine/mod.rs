@@ -16,11 +16,11 @@ mod waiters;
 pub use self::core::{EngineCore, HeldAttachment};
 pub use consumers::{PlanChange, PlanConsumer, PlanReceiver, PlanStage};
 pub use event::{
-    ApplyFailure, EngineAction, EngineEvent, FailureScope, LearntNextHops, LearntRoute, RequestRefusal,
-    WaiterId,
+    ApplyFailure, EngineAction, EngineEvent, FailureScope, HttpProxyChange, LearntNextHops, LearntRoute,
+    RequestRefusal, WaiterId,
 };
 pub use json::{event_from_json, event_to_json, held_from_json, held_to_json};
-pub use requests::{EngineHandle, EngineRequest, EngineRequestError};
+pub use requests::{EngineHandle, EngineInbox, EngineRequestError};
 
 use crate::health::ROUTES_COMPONENT;
 use crate::metrics::NodeMetrics;
@@ -28,6 +28,7 @@ use crate::recording::NodeRecording;
 use crate::state::NodeState;
 use crate::{bgp, failpoint};
 use consumers::{PlanSender, plan_queue};
+use requests::EngineRequest;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,13 +131,14 @@ impl NodeEngine {
     pub async fn run(
         mut self,
         mut feed: FeedReceiver,
-        mut requests: mpsc::Receiver<EngineRequest>,
+        inbox: EngineInbox,
         mut routes: mpsc::Receiver<bgp::RouteUpdates>,
     ) {
         let mut tick = tokio::time::interval(ENGINE_TICK_INTERVAL);
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
         let mut announced = self.state.announced();
+        let EngineInbox { mut requests, proxies } = inbox;
         loop {
             heartbeat.beat();
             let idle = self.work.is_none();
@@ -151,6 +153,9 @@ impl NodeEngine {
                 Ok(()) = announced.changed(), if idle => {
                     let ids = announced.borrow_and_update().iter().cloned().collect();
                     self.handle(EngineEvent::Announced(ids));
+                }
+                changes = proxies.recv(), if idle => {
+                    self.handle(EngineEvent::HttpProxies(changes));
                 }
                 _ = tick.tick() => {
                     if self.dataplane_moves() {
@@ -368,10 +373,13 @@ fn unrouted_warning(pool: &UnroutedPool) -> NetworkWarning {
     }
 }
 
-/// Returns the warning about workloads with HTTP rules that nothing enforces.
+/// Returns the warning about workloads with HTTP rules that match nothing, because the workloads have no proxy.
 fn unproxied_warning(workloads: usize) -> Option<String> {
     (workloads > 0).then(|| {
-        format!("workloads with rules whose http conditions no proxy enforces: {workloads}; see httpRulesWithoutProxy")
+        format!(
+            "workloads with rules whose http conditions no proxy enforces: {workloads}; \
+             see policySyncPathPrefix and httpRulesWithoutProxy"
+        )
     })
 }
 

@@ -1,8 +1,12 @@
-//! Requests from CNI to the engine. Each is answered when the kernel has the requested state.
+//! Requests from CNI to the engine, which are answered when the kernel has the requested state, and reports of the
+//! policy-sync server, which are not answered.
 
-use super::event::{EngineEvent, RequestRefusal, WaiterId};
-use tokio::sync::{mpsc, oneshot};
+use super::event::{EngineEvent, HttpProxyChange, RequestRefusal, WaiterId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tortie_model::{Revision, StoreKey, StoreValue};
+use tortie_plan::WorkloadId;
 
 /// Capacity of the request channel; further senders wait. CNI does not handle more requests than this at a time.
 const REQUEST_QUEUE_CAPACITY: usize = 1024;
@@ -32,12 +36,58 @@ pub enum EngineRequestError {
 }
 
 #[derive(Clone, Debug)]
-pub struct EngineHandle(mpsc::Sender<EngineRequest>);
+pub struct EngineHandle {
+    requests: mpsc::Sender<EngineRequest>,
+    proxies: Arc<ProxyReports>,
+}
+
+/// The engine's end of an [`EngineHandle`].
+#[derive(Debug)]
+pub struct EngineInbox {
+    pub(super) requests: mpsc::Receiver<EngineRequest>,
+    pub(super) proxies: Arc<ProxyReports>,
+}
+
+/// The latest report about the proxy of each workload that the engine has not handled yet. Its size is bounded by the
+/// number of workloads.
+#[derive(Debug, Default)]
+pub(super) struct ProxyReports {
+    waiting: Mutex<BTreeMap<WorkloadId, bool>>,
+    changed: Notify,
+}
+
+impl ProxyReports {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WorkloadId, bool>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for reports and returns all of them.
+    pub async fn recv(&self) -> Vec<HttpProxyChange> {
+        loop {
+            let waiting = std::mem::take(&mut *self.lock());
+            if !waiting.is_empty() {
+                let changes = waiting.into_iter();
+                return changes.map(|(workload, live)| HttpProxyChange { workload, live }).collect();
+            }
+            self.changed.notified().await;
+        }
+    }
+}
 
 impl EngineHandle {
-    pub fn channel() -> (EngineHandle, mpsc::Receiver<EngineRequest>) {
-        let (sender, receiver) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
-        (EngineHandle(sender), receiver)
+    pub fn channel() -> (EngineHandle, EngineInbox) {
+        let (sender, requests) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
+        let proxies = Arc::new(ProxyReports::default());
+        let inbox = EngineInbox { requests, proxies: proxies.clone() };
+        (EngineHandle { requests: sender, proxies }, inbox)
+    }
+
+    /// Reports whether the proxy of a workload receives its policy and is in sync. Only then rules with HTTP conditions
+    /// match connections of the workload. A proxy that was reported as live must be reported again when it is gone, also
+    /// if its workload is. Never waits; of several reports about a workload, the engine may receive only the last.
+    pub fn set_http_proxy(&self, workload: WorkloadId, live: bool) {
+        self.proxies.lock().insert(workload, live);
+        self.proxies.changed.notify_one();
     }
 
     /// Returns when the kernel has the endpoint, and its profile if one is given: the profile was written just before
@@ -63,7 +113,10 @@ impl EngineHandle {
 
     async fn send(&self, wanted: RequestKind) -> Result<(), EngineRequestError> {
         let (answer, answered) = oneshot::channel();
-        self.0.send(EngineRequest { wanted, answer }).await.map_err(|_| EngineRequestError::Stopping)?;
+        self.requests
+            .send(EngineRequest { wanted, answer })
+            .await
+            .map_err(|_| EngineRequestError::Stopping)?;
         Ok(answered.await.map_err(|_| EngineRequestError::Stopping)??)
     }
 }
@@ -78,5 +131,28 @@ impl EngineRequest {
             RequestKind::Hold { key } => EngineEvent::Hold { waiter, key },
         };
         (event, self.answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_last_proxy_report_is_received() {
+        let (handle, inbox) = EngineHandle::channel();
+        let workload = |name: &str| WorkloadId {
+            orchestrator: "k8s".into(),
+            workload: name.into(),
+            endpoint: "eth0".into(),
+        };
+        for round in 0..1000 {
+            handle.set_http_proxy(workload("shop/a"), round % 2 == 0);
+            handle.set_http_proxy(workload("shop/b"), true);
+        }
+        let change = |name: &str, live| HttpProxyChange { workload: workload(name), live };
+        assert_eq!(inbox.proxies.recv().await, [change("shop/a", false), change("shop/b", true)]);
+        handle.set_http_proxy(workload("shop/b"), false);
+        assert_eq!(inbox.proxies.recv().await, [change("shop/b", false)]);
     }
 }

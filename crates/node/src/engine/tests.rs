@@ -417,7 +417,7 @@ struct TestWorld {
 
 /// Returns the plan without the parts that only other consumers than the dataplane want.
 fn kernel_part(plan: &NodePlan) -> NodePlan {
-    NodePlan { bgp: None, ..plan.clone() }
+    NodePlan { bgp: None, namespaces: BTreeMap::new(), service_accounts: BTreeMap::new(), ..plan.clone() }
 }
 
 impl TestWorld {
@@ -494,6 +494,7 @@ enum TestStep {
     Applied(Vec<u8>),
     Stopped,
     Learnt(u8),
+    Proxy(u8, bool),
     Turn,
     Wait(u8),
 }
@@ -511,7 +512,8 @@ fn steps() -> impl Strategy<Value = Vec<TestStep>> {
         2 => Just(TestStep::Started),
         2 => proptest::collection::vec(number.clone(), 0..2).prop_map(TestStep::Applied),
         1 => Just(TestStep::Stopped),
-        1 => number.prop_map(TestStep::Learnt),
+        1 => number.clone().prop_map(TestStep::Learnt),
+        1 => (number, any::<bool>()).prop_map(|(number, live)| TestStep::Proxy(number, live)),
         4 => Just(TestStep::Turn),
         1 => (0..8u8).prop_map(TestStep::Wait),
     ];
@@ -557,6 +559,9 @@ proptest! {
                     let route = (revision % 2 == 0)
                         .then(|| LearntNextHops { next_hops: vec!["172.30.0.9".parse().unwrap()], metric: 1 });
                     EngineEvent::Learnt { routes: vec![LearntRoute { destination, route }], complete: number == 0 }
+                }
+                TestStep::Proxy(number, live) => {
+                    EngineEvent::HttpProxies(vec![HttpProxyChange { workload: id(number), live }])
                 }
                 TestStep::Turn => EngineEvent::Turn,
                 TestStep::Wait(seconds) => {
