@@ -75,7 +75,7 @@ fn http_rules_open_nothing_without_a_proxy() {
     let health = page(&world, "http://localhost:9099/readiness");
     for line in [
         "http policy: workloads with rules whose http conditions no proxy enforces: 1",
-        "ingress rule 1: http: no proxy on this node enforces methods and paths; it matches nothing",
+        "ingress rule 1: http: the rule matches only on workloads with a proxy",
     ] {
         assert!(health.contains(line), "{health}");
     }
