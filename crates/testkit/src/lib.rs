@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here is a failed test")]
 
+mod certificates;
 pub mod conformance;
+mod envoy;
 mod etcd;
 mod half_sent;
 mod installation;
@@ -14,6 +16,8 @@ mod table_owner;
 pub mod vm;
 mod wait;
 
+pub use certificates::{CertificateFiles, CertificateMaker};
+pub use envoy::{Envoy, envoy_program};
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use half_sent::StalledRequestBody;
 pub use installation::{DatastoreProcess, PluginCall, TestInstallation, install_plugins};
@@ -21,7 +25,7 @@ pub use kubernetes::{
     ApiClient, ApiRequest, ApiResponse, ApiServer, ApiServerBackend, ApiServerOptions, CalicoGroup,
     UNPRIVILEGED_USERS,
 };
-pub use netns::{CommandArguments, TestNamespace, run};
+pub use netns::{CommandArguments, TestNamespace, namespace_command, run};
 pub use port::{bind_when_free, free_port};
 pub use process::{TestProcess, feed, output, resident};
 pub use table_owner::TableOwner;

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -153,6 +154,18 @@ impl TestNamespace {
 impl Drop for TestNamespace {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+/// Builds a command that runs in `namespace`, or in the current network namespace if that is `None`.
+pub fn namespace_command(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
+    match namespace {
+        None => Command::new(program.as_ref()),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(program.as_ref());
+            command
+        }
     }
 }
 

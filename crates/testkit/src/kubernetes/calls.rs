@@ -1,6 +1,7 @@
 //! Sends many requests in parallel, like a busy cluster, and reports status and duration of each.
 
-use super::{ApiServer, TOKEN, command_in};
+use super::{ApiServer, TOKEN};
+use crate::namespace_command;
 use crate::process;
 use serde_json::Value as Json;
 use std::time::Duration;
@@ -89,7 +90,7 @@ impl ApiClient {
     pub fn call_all(&self, calls: &[ApiRequest], at_a_time: usize) -> Vec<ApiResponse> {
         let written: Vec<String> =
             calls.iter().enumerate().map(|(number, call)| call.written(number, &self.url)).collect();
-        let mut command = command_in(self.namespace.as_deref(), "curl");
+        let mut command = namespace_command(self.namespace.as_deref(), "curl");
         command.args(["--parallel", "--parallel-immediate", "--parallel-max", &at_a_time.to_string()]);
         command.args(["--config", "-"]);
         let output = process::output(&mut command, &written.join("next\n"));

@@ -4,7 +4,10 @@ mod calls;
 
 pub use calls::{ApiClient, ApiRequest, ApiResponse};
 
-use crate::{CONDITION_TIMEOUT, TestProcess, eventually, eventually_showing, free_port, process, run};
+use crate::{
+    CONDITION_TIMEOUT, TestProcess, eventually, eventually_showing, free_port, namespace_command, process,
+    run,
+};
 use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -246,7 +249,7 @@ impl ApiServer {
     }
 
     fn command(&self, program: impl AsRef<Path>) -> Command {
-        command_in(self.namespace.as_deref(), program)
+        namespace_command(self.namespace.as_deref(), program)
     }
 
     fn log(&self, name: &str) -> std::fs::File {
@@ -547,18 +550,6 @@ impl ApiServer {
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0");
         self.must("DELETE", &path, None);
-    }
-}
-
-/// Builds a command that runs in `namespace`, or in the current network namespace if that is `None`.
-fn command_in(namespace: Option<&str>, program: impl AsRef<Path>) -> Command {
-    match namespace {
-        None => Command::new(program.as_ref()),
-        Some(namespace) => {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", namespace]).arg(program.as_ref());
-            command
-        }
     }
 }
 
