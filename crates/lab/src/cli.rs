@@ -12,6 +12,7 @@ use crate::kube::{
 use crate::place::{DEFAULT_NAME, LabPaths};
 use crate::pod::{self, LabPod};
 use crate::sessions::{self, NodeBgpSession};
+use crate::sidecar;
 use crate::status;
 use crate::top;
 use crate::topology::{LabTopology, MAX_NODES};
@@ -218,7 +219,8 @@ enum PodCommand {
     /// Start a pod and print its addresses
     #[command(after_help = "Examples:
   tortie lab pod add web --node node1
-  tortie lab pod add db --node node2 --namespace shop --label app=db --label tier=back")]
+  tortie lab pod add db --node node2 --namespace shop --label app=db --label tier=back
+  tortie lab pod add api --node node1 --envoy        with a sidecar that enforces HTTP policies")]
     Add {
         name: String,
         #[arg(long)]
@@ -227,6 +229,13 @@ enum PodCommand {
         namespace: String,
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
         labels: Vec<(String, String)>,
+        /// Run Envoy and `tortie l7 serve` as the pod's sidecar, which enforces HTTP policies. Envoy accepts requests on
+        /// port 80 of the pod and forwards them to a server that listens on 127.0.0.1:8080 in the pod
+        #[arg(long)]
+        envoy: bool,
+        /// Envoy's binary, if not on the PATH; `scripts/envoy` fetches it
+        #[arg(long, value_name = "FILE", env = "ENVOY")]
+        envoy_program: Option<PathBuf>,
     },
     /// Remove a pod
     #[command(alias = "delete")]
@@ -335,11 +344,15 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             print_progress(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())
         }
-        LabCommand::Pod(PodCommand::Add { name, node, namespace, labels }) => {
+        LabCommand::Pod(PodCommand::Add { name, node, namespace, labels, envoy, envoy_program }) => {
             let cluster = LabCluster::load(place)?;
             cluster.check_plain("create pods with kubectl")?;
             let labels: BTreeMap<String, String> = labels.into_iter().collect();
-            let pod = pod::add(place, &cluster, LabPod::new(&name, &node, &namespace, labels)?).await?;
+            let mut pod = LabPod::new(&name, &node, &namespace, labels)?;
+            if envoy {
+                pod.envoy = Some(sidecar::find_envoy(envoy_program.as_deref())?);
+            }
+            let pod = pod::add(place, &cluster, pod).await?;
             let lines: Vec<String> = pod.addresses.iter().map(|address| format!("{address}\n")).collect();
             print(out, &lines.concat())
         }

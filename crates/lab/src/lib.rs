@@ -23,6 +23,7 @@ mod pod;
 mod process;
 mod routes;
 mod sessions;
+mod sidecar;
 mod status;
 mod store;
 mod top;

@@ -3,8 +3,9 @@
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
+use crate::sidecar::PodSidecar;
 use crate::topology::LabNode;
-use crate::{hub, kube, node, store};
+use crate::{hub, kube, node, pod, store};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ struct FollowedLog {
     rest: Vec<u8>,
 }
 
-/// Prints the logs of one node, or of the datastore, the hubs and all nodes.
+/// Prints the logs of one node with the sidecars of its pods, or of the datastore, the hubs and all nodes.
 pub fn print(place: &LabPaths, node: Option<&str>, follow: bool, out: &mut dyn Write) -> LabResult<()> {
     let cluster = LabCluster::load(place)?;
     let mut logs = Vec::new();
@@ -35,12 +36,18 @@ pub fn print(place: &LabPaths, node: Option<&str>, follow: bool, out: &mut dyn W
             cluster.nodes.iter().collect()
         }
     };
+    let pods = pod::all(place)?;
     for LabNode { name, .. } in nodes {
         if cluster.kubernetes.is_some() {
             // A restarted container writes a new log file.
             logs.extend(kube::node::logs(place, name).into_iter().map(|file| FollowedLog::new(name, file)));
         } else {
             logs.push(FollowedLog::new(name, node::daemon(place, name).log));
+            for pod in pods.iter().filter(|pod| pod.node == *name && pod.envoy.is_some()) {
+                let sidecar = PodSidecar::new(place, pod);
+                logs.push(FollowedLog::new(&format!("{}/envoy", pod.name), sidecar.envoy().log));
+                logs.push(FollowedLog::new(&format!("{}/l7", pod.name), sidecar.server().log));
+            }
         }
     }
     loop {

@@ -8,12 +8,14 @@ use crate::names::suggest_name;
 use crate::netns;
 use crate::place::LabPaths;
 use crate::routes;
+use crate::sidecar::PodSidecar;
 use crate::store;
 use crate::topology::LabTopology;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tortie_model::API_VERSION;
 use tortie_store::StoreError;
@@ -34,6 +36,9 @@ pub struct LabPod {
     pub container_id: String,
     /// Empty until CNI ADD has succeeded.
     pub addresses: Vec<IpAddr>,
+    /// Program of the Envoy that runs as its sidecar.
+    #[serde(default)]
+    pub envoy: Option<PathBuf>,
 }
 
 impl LabPod {
@@ -57,6 +62,7 @@ impl LabPod {
             labels,
             container_id: format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple()),
             addresses: Vec::new(),
+            envoy: None,
         })
     }
 
@@ -107,7 +113,7 @@ pub async fn add(place: &LabPaths, cluster: &LabCluster, mut pod: LabPod) -> Lab
         Err(error) => {
             // Report the first error. `lab down` removes anything that the cleanup leaves.
             let _ = cni::delete(place, cluster, &pod).await;
-            let _ = remove_files(place, &pod.name);
+            let _ = remove_files(place, &pod);
             return Err(error);
         }
     }
@@ -121,6 +127,9 @@ async fn attach(place: &LabPaths, cluster: &LabCluster, pod: &LabPod) -> LabResu
     let addresses = cni::add(place, cluster, pod).await?;
     if addresses.is_empty() {
         return Err(LabError::refused(format!("the plugin gave pod {} no address", pod.name)));
+    }
+    if let Some(envoy) = &pod.envoy {
+        PodSidecar::new(place, pod).start(cluster, envoy).await?;
     }
     Ok(addresses)
 }
@@ -154,13 +163,16 @@ pub async fn delete(place: &LabPaths, cluster: &LabCluster, name: &str) -> LabRe
     let pod = LabPod::load(place, name)?;
     netns::end_processes(&place.pod_netns(name))?;
     cni::delete(place, cluster, &pod).await?;
-    remove_files(place, name)
+    remove_files(place, &pod)
 }
 
-/// Removes the namespace and the description of a pod.
-fn remove_files(place: &LabPaths, name: &str) -> LabResult<()> {
-    netns::remove(&place.pod_netns(name))?;
-    let file = place.pod_file(name);
+/// Removes the namespace with its processes, the sidecar and the description of a pod.
+fn remove_files(place: &LabPaths, pod: &LabPod) -> LabResult<()> {
+    netns::remove(&place.pod_netns(&pod.name))?;
+    if pod.envoy.is_some() {
+        PodSidecar::new(place, pod).remove()?;
+    }
+    let file = place.pod_file(&pod.name);
     std::fs::remove_file(&file).map_err(LabError::file(&file))
 }
 

@@ -6,6 +6,7 @@ use crate::place::LabPaths;
 use crate::pod::{self, LabPod};
 use crate::process::LabDaemon;
 use crate::sessions::{self, NodeBgpSession};
+use crate::sidecar::{PodSidecar, SidecarStatus};
 use crate::{enter, kube, netns, node, routes, store};
 use serde::Serialize;
 use std::fmt::Write;
@@ -40,10 +41,26 @@ struct NodeStatus {
     /// Reason why the node does not accept pods.
     problem: Option<String>,
     blocks: Vec<String>,
-    pods: Vec<LabPod>,
+    pods: Vec<PodStatus>,
     /// BGP sessions.
     sessions: Vec<NodeBgpSession>,
     routes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodStatus {
+    #[serde(flatten)]
+    pod: LabPod,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sidecar: Option<SidecarStatus>,
+}
+
+impl PodStatus {
+    fn new(place: &LabPaths, pod: &LabPod) -> PodStatus {
+        let sidecar = pod.envoy.is_some().then(|| PodSidecar::new(place, pod).status());
+        PodStatus { pod: pod.clone(), sidecar }
+    }
 }
 
 pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
@@ -71,7 +88,11 @@ pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
                 .filter(|(owner, _)| *owner == node.name)
                 .map(|(_, cidr)| cidr.clone())
                 .collect(),
-            pods: pods.iter().filter(|pod| pod.node == node.name).cloned().collect(),
+            pods: pods
+                .iter()
+                .filter(|pod| pod.node == node.name)
+                .map(|pod| PodStatus::new(place, pod))
+                .collect(),
             sessions: sessions::list(&place.node_dir(&node.name).join("run")).await,
             routes: routes::list(&connection).await?,
         });
@@ -156,11 +177,19 @@ fn describe_process(pid: Option<u32>) -> String {
     pid.map_or("not running".to_owned(), |pid| format!("process {pid}"))
 }
 
-fn pod_line(pod: &LabPod) -> String {
+fn pod_line(status: &PodStatus) -> String {
+    let PodStatus { pod, sidecar } = status;
     let addresses: Vec<String> = pod.addresses.iter().map(ToString::to_string).collect();
     let labels: Vec<String> = pod.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let line = format!("{}/{}  {}", pod.namespace, pod.name, none_or(&addresses.join(", ")));
-    if labels.is_empty() { line } else { format!("{line}  {}", labels.join(",")) }
+    let mut line = format!("{}/{}  {}", pod.namespace, pod.name, none_or(&addresses.join(", ")));
+    if !labels.is_empty() {
+        let _ = write!(line, "  {}", labels.join(","));
+    }
+    if let Some(SidecarStatus { envoy, l7 }) = sidecar {
+        let _ = write!(line, "  Envoy: {}", describe_process(*envoy));
+        let _ = write!(line, ", HTTP policy: {}", describe_process(*l7));
+    }
+    line
 }
 
 fn write_section(text: &mut String, title: &str, lines: &[String]) {
