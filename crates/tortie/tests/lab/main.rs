@@ -8,6 +8,7 @@ mod encap;
 #[path = "../node/felix_chains.rs"]
 mod felix_chains;
 mod hub;
+mod l7;
 mod lab;
 mod migration;
 mod pinger;
