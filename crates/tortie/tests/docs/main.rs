@@ -40,6 +40,7 @@ tour! {
     readme("README.md")
     get_started("docs/get-started.md")
     policy_in_ten_minutes("docs/tutorials/policy.md")
+    http_policy("docs/tutorials/http-policy.md")
     protect_a_host("docs/tutorials/protect-a-host.md")
     peer_with_your_router("docs/tutorials/peer-with-your-router.md")
     route_reflector("docs/how-to/route-reflector.md")
@@ -107,11 +108,12 @@ fn every_command_block_runs_or_has_a_reason() {
 }
 
 /// A task of a new user, the page that shows it, and a command that performs it.
-const NEW_USER_TASKS: [(&str, &str, &str); 14] = [
+const NEW_USER_TASKS: [(&str, &str, &str); 15] = [
     ("make a cluster", "docs/get-started.md", "tortie lab up"),
     ("write a policy", "docs/tutorials/policy.md", "calicoctl apply"),
     ("ask why traffic passes or not", "docs/tutorials/policy.md", "tortie explain --from"),
     ("see what a change would do", "docs/tutorials/policy.md", "tortie diff"),
+    ("allow only some HTTP requests", "docs/tutorials/http-policy.md", "methods: [GET]"),
     ("protect a host", "docs/tutorials/protect-a-host.md", "kind: HostEndpoint"),
     ("peer with a BIRD, with a password", "docs/tutorials/peer-with-your-router.md", "secretKeyRef"),
     ("filter routes", "docs/tutorials/peer-with-your-router.md", "kind: BGPFilter"),

@@ -30,6 +30,11 @@ touch /mnt/product/tortie
 mount --bind "$TORTIE" /mnt/product/tortie
 mount --bind "$EXAMPLES" /mnt/product/examples
 mount --bind "$SHARED" /mnt/product/shared
+if [ -e "$FETCHED_ENVOY" ]; then
+  touch /mnt/product/envoy
+  mount --bind "$FETCHED_ENVOY" /mnt/product/envoy
+  export ENVOY=/mnt/product/envoy
+fi
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
 hostname host1
@@ -43,7 +48,7 @@ mkdir -p /run/bin /tmp/tour /tmp/steps
 for name in tortie calicoctl; do ln -s /mnt/product/tortie "/run/bin/$name"; done
 ln -s /mnt/product/examples /tmp/tour/examples
 export PATH=/run/bin:$PATH HOME=/tmp/tour
-unset TORTIE EXAMPLES SHARED
+unset TORTIE EXAMPLES SHARED FETCHED_ENVOY
 cd /tmp/tour
 set +e
 exec 9<&0 </dev/null
@@ -58,6 +63,12 @@ while IFS= read -r -d '' __step <&9; do
   printf '\n@@done %s\n' "$status"
 done
 "#;
+
+/// Returns the path to which `scripts/envoy` fetches Envoy. Only one page needs it.
+fn envoy_path() -> String {
+    let script = crate::repository().join("scripts/envoy");
+    tortie_testkit::run(Command::new(script).arg("where")).trim().to_owned()
+}
 
 #[derive(Debug)]
 pub struct DocsSandbox {
@@ -94,6 +105,7 @@ impl DocsSandbox {
             .env("TORTIE", env!("CARGO_BIN_EXE_tortie"))
             .env("EXAMPLES", crate::repository().join("examples").canonicalize().unwrap())
             .env("SHARED", dir.canonicalize().unwrap())
+            .env("FETCHED_ENVOY", envoy_path())
             .stdin(Stdio::piped())
             .stdout(writer.try_clone().unwrap())
             .stderr(writer);
