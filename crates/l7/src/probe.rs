@@ -4,7 +4,7 @@ use crate::proto::dikastes::HealthCheckRequest;
 use crate::proto::dikastes::healthz_client::HealthzClient;
 use crate::proto::v3;
 use crate::proto::v3::authorization_client::AuthorizationClient;
-use crate::sync_client::connect;
+use crate::sync_client::{connect, root_cause};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum HealthProbe {
 
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    #[error("cannot connect to {}: {source}; check that the server runs", socket.display())]
+    #[error("cannot connect to {}: {}; check that the server runs", socket.display(), root_cause(source))]
     Connect { socket: PathBuf, source: tonic::transport::Error },
     #[error("{} did not answer within {} s", socket.display(), PROBE_TIMEOUT.as_secs())]
     Timeout { socket: PathBuf },

@@ -38,7 +38,7 @@ const ATTEMPTS_PER_LOG_LINE: u32 = 60;
 
 #[derive(Debug, Error)]
 enum SyncError {
-    #[error("cannot connect: {0}")]
+    #[error("cannot connect: {}", root_cause(.0))]
     Connect(#[from] tonic::transport::Error),
     #[error("cannot connect: no answer within {} s", CONNECT_TIMEOUT.as_secs())]
     ConnectTimeout,
@@ -167,6 +167,15 @@ impl SyncClient {
         self.state.activate(replica);
         self.metrics.syncs.inc();
     }
+}
+
+/// Returns the innermost source of an error. The text of a transport error does not contain it.
+pub fn root_cause(error: &tonic::transport::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 /// Connects to a gRPC server on a Unix socket.
