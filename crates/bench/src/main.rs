@@ -9,6 +9,7 @@ mod heap;
 mod hub;
 mod ipam;
 mod kubernetes;
+mod l7;
 mod measure;
 mod memory;
 mod model;
@@ -35,7 +36,7 @@ struct BenchSuite {
     run: fn() -> SuiteResult,
 }
 
-const SUITES: [BenchSuite; 24] = [
+const SUITES: [BenchSuite; 26] = [
     BenchSuite { name: "model", run: model::run },
     BenchSuite { name: "store", run: store::run },
     BenchSuite { name: "ipam", run: ipam::run },
@@ -59,6 +60,8 @@ const SUITES: [BenchSuite; 24] = [
     BenchSuite { name: "control", run: control::run },
     BenchSuite { name: "control-start", run: control::start },
     BenchSuite { name: "control-stores", run: control::stores },
+    BenchSuite { name: "l7-requests", run: l7::requests },
+    BenchSuite { name: "l7-checks", run: l7::checks },
     BenchSuite { name: "api", run: api::run },
 ];
 
