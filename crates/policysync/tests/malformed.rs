@@ -1,5 +1,8 @@
 //! Messages with unreadable fields allow less, and name the field.
 
+// Test helpers may panic like tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use tortie_plan::{PlanUpdate, PlannedRule, RuleAction, SetId, WorkloadId};
 use tortie_policysync::proto::{self, ToDataplane, to_dataplane::Payload};
 use tortie_policysync::{DecodeError, MAX_RULES_PER_DIRECTION, SyncEvent, decode_message, decode_rule};

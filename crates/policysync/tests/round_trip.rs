@@ -1,5 +1,8 @@
 //! Objects of the plan are the same after they have been encoded to bytes and decoded.
 
+// Test helpers may panic like tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod common;
 
 use common::{any_endpoint, any_policy, any_policy_id, any_rule, any_set, any_workload_id};
