@@ -210,6 +210,7 @@ fn list_files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
         args.known_objects_file(),
         args.socket(),
         args.query_socket(),
+        args.http_proxies_file(),
         args.run_dir.join("bgp"),
     ];
     let to_calico = pods == LivePodHandling::Kept;

@@ -22,6 +22,7 @@ mod network_warnings;
 mod node_status;
 mod options;
 mod pending_endpoints;
+mod policy_sync;
 mod public_keys;
 mod queries;
 mod recording;

@@ -1,8 +1,8 @@
 //! `tortie replay FILE`: feeds the events of a recording to the core, without a kernel and without root.
 
-use crate::bgp;
 use crate::engine::{EngineAction, EngineCore, PlanChange, event_from_json, held_from_json};
 use crate::recording::{DIGEST_KEY, digest};
+use crate::{bgp, policy_sync};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -80,6 +80,7 @@ pub fn build_core(header: &RecordingHeader) -> Result<EngineCore, RecordFormatEr
     if header.bgp.is_some() {
         core.register(bgp::PLAN_CONSUMER);
     }
+    core.register(policy_sync::PLAN_CONSUMER);
     Ok(core)
 }
 

@@ -12,6 +12,7 @@ use crate::logs::{LogControl, LogSettings};
 use crate::node_status::NodeStatusReporter;
 use crate::options::NodeArgs;
 use crate::pending_endpoints::PendingEndpoints;
+use crate::policy_sync::{self, SyncServer};
 use crate::recording::{self, NodeRecording};
 use crate::removal_detector::RemovalDetector;
 use crate::snapshot_guard::guard_snapshot;
@@ -355,6 +356,8 @@ impl StartedNode<'_> {
             NodeEngine::new(self.host.clone(), keys, core, self.state.clone(), recording);
         let routes = bgp::start(self.settings.bgp, args, &self.host, &self.state, &mut engine);
         let (handle, inbox) = EngineHandle::channel();
+        let server = SyncServer::new(args, handle.clone(), self.state.clone());
+        tasks.spawn("the policy-sync server", server.run(engine.register(policy_sync::PLAN_CONSUMER)));
         tasks.spawn("the engine", engine.run(feed, inbox, routes));
         Ok((handle, reports))
     }

@@ -56,6 +56,7 @@ const LEARNT_ROUTES_CAPACITY: usize = 16;
 pub const PLAN_CONSUMER: PlanConsumer = PlanConsumer {
     name: "bgp",
     stage: PlanStage::Programmed,
+    enabled: |_| true,
     wants: |update| matches!(update, PlanUpdate::Bgp(_) | PlanUpdate::Workload(..)),
     select: |plan| NodePlan {
         bgp: plan.bgp.clone(),

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use tortie_compute::NodeParameters;
 use tortie_plan::{NodePlan, PlanUpdate};
 
 /// Maximum number of updates that wait for a consumer, both in the core and in its queue.
@@ -17,6 +18,8 @@ pub struct PlanConsumer {
     /// Identifies the consumer, also in metrics.
     pub name: &'static str,
     pub stage: PlanStage,
+    /// Whether it receives anything with these parameters. When that becomes true, it receives its part of the plan.
+    pub enabled: fn(&NodeParameters) -> bool,
     pub wants: fn(&PlanUpdate) -> bool,
     /// Copies the part of the plan that consists of wanted updates.
     pub select: fn(&NodePlan) -> NodePlan,
@@ -48,13 +51,23 @@ pub(super) fn concerns_kernel(update: &PlanUpdate) -> bool {
 #[derive(Debug)]
 pub(super) struct ConsumerBacklog {
     pub consumer: PlanConsumer,
+    enabled: bool,
     updates: Vec<PlanUpdate>,
     needs_resync: bool,
 }
 
 impl ConsumerBacklog {
     pub fn new(consumer: PlanConsumer) -> ConsumerBacklog {
-        ConsumerBacklog { consumer, updates: Vec::new(), needs_resync: true }
+        ConsumerBacklog { consumer, enabled: false, updates: Vec::new(), needs_resync: true }
+    }
+
+    /// Enables or disables the consumer.
+    pub fn follow_parameters(&mut self, parameters: &NodeParameters) {
+        self.enabled = (self.consumer.enabled)(parameters);
+        if !self.enabled {
+            self.needs_resync = true;
+            self.updates = Vec::new();
+        }
     }
 
     pub fn add(&mut self, update: &PlanUpdate) {
@@ -71,6 +84,9 @@ impl ConsumerBacklog {
 
     /// Returns the changes since the last call, after which the consumer has its part of `plan`.
     pub fn release(&mut self, plan: &NodePlan) -> Option<PlanChange> {
+        if !self.enabled {
+            return None;
+        }
         if std::mem::take(&mut self.needs_resync) {
             return Some(PlanChange::Resync(Box::new((self.consumer.select)(plan))));
         }
@@ -166,11 +182,14 @@ impl PlanReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use tortie_compute::ParameterEnvironment;
     use tortie_plan::bgp::BgpConfig;
 
     const CONSUMER: PlanConsumer = PlanConsumer {
         name: "test",
         stage: PlanStage::Programmed,
+        enabled: |parameters| !parameters.prometheus_metrics_enabled,
         wants: |update| matches!(update, PlanUpdate::Bgp(_)),
         select: |plan| NodePlan { bgp: plan.bgp.clone(), ..NodePlan::default() },
     };
@@ -215,6 +234,7 @@ mod tests {
     #[test]
     fn a_full_backlog_is_replaced_by_a_resync() {
         let mut backlog = ConsumerBacklog::new(CONSUMER);
+        backlog.follow_parameters(&NodeParameters::default());
         backlog.add(&bgp(1));
         assert_eq!(backlog.release(&plan(1)), resync(1), "the first release");
         assert_eq!(backlog.release(&plan(1)), None);
@@ -224,5 +244,23 @@ mod tests {
         assert_eq!(backlog.release(&plan(BOUND - 1)), updates(0..BOUND));
         (0..=BOUND).for_each(|number| backlog.add(&bgp(number)));
         assert_eq!(backlog.release(&plan(BOUND)), resync(BOUND));
+    }
+
+    #[test]
+    fn disabled_consumers_receive_nothing() {
+        let mut backlog = ConsumerBacklog::new(CONSUMER);
+        let variable = ("FELIX_PROMETHEUSMETRICSENABLED".to_owned(), "true".to_owned());
+        let environment = ParameterEnvironment::new([variable], []);
+        let disabled = NodeParameters::resolve("n1", &BTreeMap::new(), std::iter::empty(), &environment);
+        backlog.follow_parameters(&disabled);
+        backlog.add(&bgp(1));
+        assert_eq!(backlog.release(&plan(1)), None);
+        backlog.follow_parameters(&NodeParameters::default());
+        assert_eq!(backlog.release(&plan(1)), resync(1), "when it is enabled");
+        backlog.add(&bgp(2));
+        backlog.follow_parameters(&disabled);
+        assert_eq!(backlog.release(&plan(2)), None);
+        backlog.follow_parameters(&NodeParameters::default());
+        assert_eq!(backlog.release(&plan(2)), resync(2), "when it is enabled again");
     }
 }

@@ -270,6 +270,8 @@ impl EngineCore {
         self.track_settling(now, &updates);
         updates.append(&mut self.learnt);
         self.planned += u64::try_from(updates.len()).unwrap_or_default();
+        let parameters = self.compute.parameters();
+        self.consumers.iter_mut().for_each(|backlog| backlog.follow_parameters(parameters));
         for update in &updates {
             self.consumers.iter_mut().for_each(|backlog| backlog.add(update));
             self.plan.apply(update.clone());

@@ -24,6 +24,7 @@ declare_metrics! {
         registry: Registry;
         pub flow: FlowMetrics;
         pub table: TableMetrics;
+        pub policy_sync: PolicySyncMetrics;
         pub apply_time: SummaryMetric;
         pub fib_lag: FibLagMetric;
         log_counters: OnceLock<Arc<LogCounters>>;
@@ -112,6 +113,19 @@ declare_metrics! {
     }
 }
 
+declare_metrics! {
+    /// The policy-sync server and its clients, the HTTP proxies of workloads.
+    #[derive(Debug, Default)]
+    pub struct PolicySyncMetrics {
+        pub subscribers: Gauge = "tortie_policy_sync_subscribers", "Proxies that receive the policy of their workload";
+        pub resyncs: Counter = "tortie_policy_sync_resyncs",
+            "How often sets were sent again to a proxy, because it had not read too many changes";
+        pub refused_credentials: Counter = "tortie_policy_sync_refused_credentials",
+            "Credential files that could not be used, and sockets that could not be created";
+        pub reports: Counter = "tortie_policy_sync_reports", "Statistics that proxies reported";
+    }
+}
+
 /// Time from learning a route until the kernel has it.
 #[derive(Debug)]
 pub struct FibLagMetric(pub Histogram);
@@ -146,6 +160,7 @@ impl NodeMetrics {
         metrics.register(&mut registry);
         metrics.flow.register(&mut registry);
         metrics.table.register(&mut registry);
+        metrics.policy_sync.register(&mut registry);
         registry.register(
             "bgp_fib_lag_seconds",
             "Time from learning routes to having them in the kernel, of the oldest of each batch",

@@ -1,0 +1,96 @@
+//! A file with the workloads that have a live proxy, so that a restart of the daemon drops no connection.
+//!
+//! While the daemon does not run, the kernel keeps passing connections to proxies. The next daemon must not close them
+//! before the proxies had time to connect again. The file is in the run directory, which does not survive a reboot; nor
+//! do the proxies.
+
+use crate::files;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use tortie_plan::WorkloadId;
+
+/// Maximum size of the file that is read: more than all workloads of a node.
+const MAX_RECORD_BYTES: u64 = 4 << 20;
+
+#[derive(Debug)]
+pub struct LiveRecord(PathBuf);
+
+#[derive(Serialize, Deserialize)]
+struct RecordedWorkload {
+    orchestrator: String,
+    workload: String,
+    endpoint: String,
+}
+
+impl LiveRecord {
+    pub fn new(path: PathBuf) -> LiveRecord {
+        LiveRecord(path)
+    }
+
+    /// Returns the recorded workloads; none if the file does not exist or cannot be read, which closes connections to
+    /// proxies until they connect again.
+    pub fn read(&self) -> BTreeSet<WorkloadId> {
+        match self.try_read() {
+            Ok(workloads) => workloads,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    let path = self.0.display();
+                    tracing::warn!(%error, %path, "cannot read which workloads have a proxy");
+                }
+                BTreeSet::new()
+            }
+        }
+    }
+
+    fn try_read(&self) -> io::Result<BTreeSet<WorkloadId>> {
+        let mut text = String::new();
+        std::fs::File::open(&self.0)?.take(MAX_RECORD_BYTES).read_to_string(&mut text)?;
+        let recorded: Vec<RecordedWorkload> = serde_json::from_str(&text)?;
+        let ids = recorded.into_iter().map(|RecordedWorkload { orchestrator, workload, endpoint }| {
+            WorkloadId { orchestrator, workload, endpoint }
+        });
+        Ok(ids.collect())
+    }
+
+    pub fn write(&self, workloads: &BTreeSet<WorkloadId>) {
+        let recorded: Vec<RecordedWorkload> = workloads
+            .iter()
+            .map(|id| RecordedWorkload {
+                orchestrator: id.orchestrator.clone(),
+                workload: id.workload.clone(),
+                endpoint: id.endpoint.clone(),
+            })
+            .collect();
+        let written = serde_json::to_string(&recorded)
+            .map_err(io::Error::from)
+            .and_then(|text| files::replace(&self.0, &text));
+        if let Err(error) = written {
+            let path = self.0.display();
+            tracing::warn!(%error, %path, "cannot record which workloads have a proxy; a restart of the node interrupts connections to them");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_survives_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = LiveRecord::new(dir.path().join("http-proxies.json"));
+        assert_eq!(record.read(), BTreeSet::new());
+        let id = |name: &str| WorkloadId {
+            orchestrator: "k8s".into(),
+            workload: name.into(),
+            endpoint: "eth0".into(),
+        };
+        let workloads = BTreeSet::from([id("shop/a"), id("shop/b")]);
+        record.write(&workloads);
+        assert_eq!(record.read(), workloads);
+        std::fs::write(dir.path().join("http-proxies.json"), "[{").unwrap();
+        assert_eq!(record.read(), BTreeSet::new());
+    }
+}
