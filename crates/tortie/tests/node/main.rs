@@ -21,6 +21,7 @@ mod nat;
 mod networks;
 mod policy;
 mod policy_only;
+mod policy_sync;
 mod refusals;
 mod restored;
 mod settings;

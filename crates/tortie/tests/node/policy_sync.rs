@@ -1,0 +1,348 @@
+//! The policy-sync server of a node, with a gRPC client in the place of an HTTP proxy.
+
+use crate::world::{NodeFixture, TestNamespace, eventually};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+use tortie_plan::{HttpMatch, NodePlan, PlannedRule, PolicyId, SetMember, WorkloadId};
+use tortie_policysync::proto::policy_sync_client::PolicySyncClient;
+use tortie_policysync::proto::to_dataplane::Payload;
+use tortie_policysync::proto::{DataplaneStats, SyncRequest, ToDataplane};
+use tortie_policysync::{SyncEvent, decode_message};
+
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Smallest window of a client: a client that does not read blocks the server after so many bytes.
+const SMALL_WINDOW_BYTES: u32 = 65_535;
+const PORT: u16 = 8080;
+
+/// A client that applies each message to a replica and checks that nothing in it refers to missing objects.
+struct ProxyClient {
+    runtime: Runtime,
+    client: PolicySyncClient<Channel>,
+    stream: Streaming<ToDataplane>,
+    replica: NodePlan,
+    in_sync: bool,
+}
+
+impl ProxyClient {
+    /// Opens a stream as soon as the server accepts connections.
+    fn open(socket: &Path) -> ProxyClient {
+        eventually("the server accepts connections", || UnixStream::connect(socket).is_ok());
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+        let endpoint = endpoint.initial_stream_window_size(SMALL_WINDOW_BYTES);
+        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        let mut client = PolicySyncClient::new(channel);
+        let stream = runtime.block_on(client.sync(SyncRequest {})).unwrap().into_inner();
+        ProxyClient { runtime, client, stream, replica: NodePlan::default(), in_sync: false }
+    }
+
+    /// Opens a stream and reads the first burst.
+    fn synced(socket: &Path) -> ProxyClient {
+        let mut client = ProxyClient::open(socket);
+        while !client.in_sync {
+            client.read().unwrap();
+        }
+        client
+    }
+
+    /// Reads one message and returns its kind, or the status with which the stream ended.
+    fn read(&mut self) -> Result<&'static str, tonic::Status> {
+        let next = async { tokio::time::timeout(MESSAGE_TIMEOUT, self.stream.message()).await };
+        let message = self.runtime.block_on(next).expect("a message in time")?;
+        let message = message.expect("the server does not end streams without a status");
+        let kind = match message.payload.as_ref().unwrap() {
+            Payload::IpsetUpdate(_) | Payload::IpsetDeltaUpdate(_) => "set",
+            Payload::ActivePolicyUpdate(_) => "policy",
+            Payload::ActiveProfileUpdate(_) => "profile",
+            Payload::WorkloadEndpointUpdate(_) => "endpoint",
+            Payload::ServiceAccountUpdate(_) => "account",
+            Payload::NamespaceUpdate(_) => "namespace",
+            Payload::InSync(_) => "in sync",
+            _ => "removal",
+        };
+        let decoded = decode_message(message).unwrap();
+        assert_eq!(decoded.problems, []);
+        match decoded.event {
+            SyncEvent::InSync => self.in_sync = true,
+            SyncEvent::Updates(updates) => updates.into_iter().for_each(|update| self.replica.apply(update)),
+            SyncEvent::Other => panic!("an unknown message"),
+        }
+        self.check_references();
+        Ok(kind)
+    }
+
+    fn check_references(&self) {
+        for (id, policy) in &self.replica.policies {
+            for set in policy.ingress.iter().chain(&policy.egress).flat_map(PlannedRule::sets) {
+                assert!(self.replica.sets.contains_key(set), "{id} refers to the unknown set {set}");
+            }
+        }
+        for endpoint in self.replica.workload_policies.values() {
+            for id in endpoint.tiers.iter().flat_map(|tier| tier.ingress.iter().chain(tier.egress.iter())) {
+                assert!(
+                    self.replica.policies.contains_key(id),
+                    "the endpoint refers to the unknown policy {id}"
+                );
+            }
+        }
+    }
+
+    /// Reads until the replica satisfies the condition.
+    fn read_until(&mut self, condition: impl Fn(&NodePlan) -> bool) {
+        while !condition(&self.replica) {
+            self.read().unwrap();
+        }
+    }
+
+    /// Reads until the server closes the stream.
+    fn read_to_end(&mut self) -> tonic::Status {
+        loop {
+            if let Err(status) = self.read() {
+                return status;
+            }
+        }
+    }
+
+    fn http_match(&self) -> Option<HttpMatch> {
+        let id: PolicyId = "gnp/http".parse().unwrap();
+        self.replica.policies.get(&id)?.ingress.first()?.http.as_deref().cloned()
+    }
+}
+
+fn start(world: &mut NodeFixture) {
+    let prefix = world.path("sync").display().to_string();
+    world.start(&[("FELIX_POLICYSYNCPATHPREFIX", &prefix), ("FELIX_PROMETHEUSMETRICSENABLED", "true")]);
+}
+
+fn metrics(world: &NodeFixture) -> String {
+    let output = world.host.try_exec(&["curl", "-s", "http://localhost:9091/metrics"]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn write_credentials(world: &NodeFixture, uid: &str, container: &str) {
+    let creds = world.path("sync/creds");
+    fs::create_dir_all(&creds).unwrap();
+    let text = json!({
+        "UID": uid, "Workload": container, "Namespace": "default", "ServiceAccount": "default", "Orchestrator": "cni",
+    });
+    fs::write(creds.join(format!("{uid}.json")), text.to_string()).unwrap();
+}
+
+fn socket(world: &NodeFixture, uid: &str) -> PathBuf {
+    let path = world.path(&format!("sync/mount/{uid}/socket"));
+    eventually("the socket exists", || path.exists());
+    path
+}
+
+/// Applies a policy that allows HTTP to containers with the label. HTTP conditions exist in ingress rules only.
+fn apply_policy(world: &NodeFixture, method: &str, source: &str) {
+    let http = json!({"methods": [method], "paths": [{"exact": "/healthz"}]});
+    let policy = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy", "metadata": {"name": "http"},
+        "spec": {
+            "selector": "guarded == 'yes'", "types": ["Ingress"],
+            "ingress": [{"action": "Allow", "protocol": "TCP", "source": {"selector": source}, "http": http}],
+        },
+    });
+    world.calicoctl(&["apply", "-f", "-"], &policy.to_string());
+}
+
+/// Attaches two containers: one without policy, one with the policy. Returns the IPv4 address of each.
+fn attach_containers(world: &NodeFixture, open: &TestNamespace, guarded: &TestNamespace) -> [String; 2] {
+    let labelled = |label: &str| {
+        let mut config = world.config();
+        config["tortie_labels"] = json!({label: "yes"});
+        config
+    };
+    let address = |container: &str, netns: &TestNamespace, config: &Value| {
+        world.must("ADD", container, &netns.path(), config).addresses()[0].clone()
+    };
+    [address("c1", open, &labelled("open")), address("c2", guarded, &labelled("guarded"))]
+}
+
+/// Runs a function in a thread inside a namespace.
+fn run_inside<T: Send>(namespace: &TestNamespace, function: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let netns = fs::File::open(namespace.path()).unwrap();
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(netns.as_fd(), Some(kind)).unwrap();
+            function()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Accepts connections until the process ends.
+fn listen_inside(namespace: &TestNamespace) {
+    let listener = run_inside(namespace, || TcpListener::bind(("0.0.0.0", PORT)).unwrap());
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+}
+
+fn connects(from: &TestNamespace, to: &str) -> bool {
+    let address = SocketAddr::new(to.parse().unwrap(), PORT);
+    run_inside(from, || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
+}
+
+#[test]
+fn policy_reaches_the_proxy_of_a_workload() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let (open, guarded) = (world.container(), world.container());
+    let [source, address] = attach_containers(&world, &open, &guarded);
+    apply_policy(&world, "GET", "open == 'yes'");
+    write_credentials(&world, "one", "c2");
+    let socket = socket(&world, "one");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o777);
+
+    let mut first = ProxyClient::open(&socket);
+    let mut kinds = Vec::new();
+    while !first.in_sync {
+        kinds.push(first.read().unwrap());
+    }
+    kinds.dedup();
+    let order = ["set", "policy", "profile", "endpoint", "account", "namespace", "in sync"];
+    let mut expected = order.iter().filter(|kind| kinds.contains(kind));
+    assert!(kinds.iter().all(|kind| expected.next() == Some(kind)), "{kinds:?}");
+    first.read_until(|plan| plan.policies.keys().any(|id| id.name == "http"));
+    let id =
+        WorkloadId { orchestrator: "cni".into(), workload: "default/c2".into(), endpoint: "eth0".into() };
+    let endpoint = &first.replica.workload_policies[&id];
+    assert!(endpoint.up && endpoint.addresses.contains(&address.parse().unwrap()), "{endpoint:?}");
+    assert_eq!(first.replica.workload_policies.len(), 1, "no other workloads");
+    assert_eq!(first.http_match().unwrap().methods, ["GET"]);
+    let member = SetMember::Net(ipnet::IpNet::from(source.parse::<std::net::IpAddr>().unwrap()));
+    assert!(first.replica.sets.values().any(|set| set.members.contains(&member)));
+    eventually("it is counted", || metrics(&world).contains("tortie_policy_sync_subscribers 1"));
+
+    apply_policy(&world, "POST", "open == 'yes'");
+    let methods = |plan: &NodePlan| {
+        let policy = plan.policies.values().find(|policy| policy.ingress[0].http.is_some());
+        policy.map(|policy| policy.ingress[0].http.as_ref().unwrap().methods.clone())
+    };
+    first.read_until(|plan| methods(plan) == Some(vec!["POST".to_owned()]));
+    let reported = first.runtime.block_on(first.client.report(DataplaneStats::default())).unwrap();
+    assert!(reported.into_inner().successful);
+
+    let mut second = ProxyClient::synced(&socket);
+    assert_eq!(first.read_to_end().code(), tonic::Code::Aborted, "one stream for each workload");
+    assert_eq!(second.replica.policies, first.replica.policies);
+    let output = metrics(&world);
+    assert!(output.contains("tortie_policy_sync_subscribers 1"), "{output}");
+
+    world.must("DEL", "c2", &guarded.path(), &world.config());
+    second.read_until(|plan| plan.workload_policies.is_empty());
+    second.read_until(|plan| plan.policies.is_empty() && plan.sets.is_empty());
+    fs::remove_file(world.path("sync/creds/one.json")).unwrap();
+    assert_eq!(second.read_to_end().code(), tonic::Code::Aborted);
+    eventually("the socket is removed", || !socket.parent().unwrap().exists());
+}
+
+#[test]
+fn hostile_credentials_are_ignored() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let creds = world.path("sync/creds");
+    fs::create_dir_all(&creds).unwrap();
+    let text = |uid: &str| json!({"UID": uid, "Workload": "c2", "Namespace": "default"}).to_string();
+    fs::write(creds.join("a.json"), text("../../evil")).unwrap();
+    fs::write(creds.join("b.json"), " ".repeat(1 << 20)).unwrap();
+    fs::write(world.path("secret"), text("linked")).unwrap();
+    symlink(world.path("secret"), creds.join("c.json")).unwrap();
+    fs::write(creds.join("d.json"), &text("late")[..10]).unwrap();
+    eventually("each is counted", || {
+        metrics(&world).contains("tortie_policy_sync_refused_credentials_total 4")
+    });
+    write_credentials(&world, "good", "c2");
+    socket(&world, "good");
+    assert!(!world.path("evil").exists() && !world.path("sync/evil").exists());
+    fs::write(creds.join("d.json"), text("late")).unwrap();
+    socket(&world, "late");
+    let mounted: Vec<_> = fs::read_dir(world.path("sync/mount")).unwrap().collect();
+    assert_eq!(mounted.len(), 2, "{mounted:?}");
+}
+
+#[test]
+fn http_rules_need_a_live_proxy() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let (open, guarded) = (world.container(), world.container());
+    let [source, address] = attach_containers(&world, &open, &guarded);
+    listen_inside(&open);
+    listen_inside(&guarded);
+    assert!(connects(&open, &address) && connects(&guarded, &source), "{}", world.log());
+    apply_policy(&world, "GET", "all()");
+    // Only connections to the workload are governed, at all times.
+    let closed = |reason: &str| {
+        eventually(reason, || !connects(&open, &address));
+        assert!(connects(&guarded, &source), "{reason}");
+    };
+    closed("without a proxy");
+    write_credentials(&world, "one", "c2");
+    let path = socket(&world, "one");
+    assert!(!connects(&open, &address), "a socket without a client is not a proxy");
+
+    let client = ProxyClient::synced(&path);
+    let opened = || eventually("with a proxy", || connects(&open, &address) && connects(&guarded, &source));
+    opened();
+    drop(client);
+    closed("the proxy is gone");
+
+    // A restart of the daemon interrupts nothing: the proxy connects again within the grace period.
+    let client = ProxyClient::synced(&path);
+    opened();
+    start(&mut world);
+    assert!(connects(&open, &address) && connects(&guarded, &source), "{}", world.log());
+    drop(client);
+    let client = ProxyClient::synced(&socket(&world, "one"));
+    assert!(connects(&open, &address) && connects(&guarded, &source), "{}", world.log());
+
+    // A proxy that does not come back counts as gone.
+    start(&mut world);
+    drop(client);
+    closed("the grace period is over");
+}
+
+#[test]
+fn slow_clients_delay_nothing() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let (open, guarded, other) = (world.container(), world.container(), world.container());
+    attach_containers(&world, &open, &guarded);
+    let nets: Vec<String> =
+        (0..20_000).map(|number| format!("10.{}.{}.0/24", number / 250, number % 250)).collect();
+    let set = |nets: &[String]| {
+        let set = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkSet",
+            "metadata": {"name": "many", "labels": {"many": "yes"}}, "spec": {"nets": nets},
+        });
+        world.calicoctl(&["apply", "-f", "-"], &set.to_string());
+    };
+    set(&nets);
+    apply_policy(&world, "GET", "many == 'yes'");
+    write_credentials(&world, "one", "c2");
+    let mut client = ProxyClient::open(&socket(&world, "one"));
+    // The first burst is larger than the client's window, and the client does not read.
+    for count in [100, 200, 15_000] {
+        set(&nets[..count]);
+        apply_policy(&world, &format!("M{count}"), "many == 'yes'");
+    }
+    world.must("ADD", "c3", &other.path(), &world.config());
+    let is_current = |plan: &NodePlan| {
+        let policy = plan.policies.values().find(|policy| policy.ingress[0].http.is_some());
+        policy.is_some_and(|policy| policy.ingress[0].http.as_ref().unwrap().methods == ["M15000"])
+            && plan.sets.values().any(|set| set.members.len() == 15_000)
+    };
+    client.read_until(is_current);
+    client.read_until(|plan| !plan.workload_policies.is_empty());
+}
