@@ -7,12 +7,12 @@ use prost::Message;
 use std::sync::{Arc, OnceLock};
 use tortie_l7::proto::v3::CheckRequest;
 use tortie_l7::{
-    AccessLog, AccessLogLevel, CheckSettings, L7Metrics, PolicyChecker, PolicyState, Replica, UnsyncedVerdict,
-    prepare_changes,
+    AccessLog, AccessLogLevel, CheckSettings, L7Metrics, PolicyChecker, PolicyState, Replica,
+    UnsyncedVerdict, prepare_changes,
 };
 use tortie_plan::{
-    EndpointTier, HttpMatch, HttpPathMatch, PeerMatch, PlanUpdate, PlannedPolicy, PlannedRule, PolicyDirection,
-    PolicyId, RuleAction, TierDefaultAction, WorkloadId, WorkloadPolicy,
+    EndpointTier, HttpMatch, HttpPathMatch, PeerMatch, PlanUpdate, PlannedPolicy, PlannedRule,
+    PolicyDirection, PolicyId, RuleAction, TierDefaultAction, WorkloadId, WorkloadPolicy,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -60,8 +60,11 @@ fn policy() -> Vec<PlanUpdate> {
         ingress: [id.clone()].into(),
         egress: [].into(),
     };
-    let workload =
-        WorkloadId { orchestrator: "k8s".to_owned(), workload: "shop/web".to_owned(), endpoint: "eth0".to_owned() };
+    let workload = WorkloadId {
+        orchestrator: "k8s".to_owned(),
+        workload: "shop/web".to_owned(),
+        endpoint: "eth0".to_owned(),
+    };
     let policy = PlannedPolicy { ingress: vec![rule], ..PlannedPolicy::default() };
     let endpoint = WorkloadPolicy { tiers: vec![tier], ..WorkloadPolicy::default() };
     vec![PlanUpdate::Policy(id, Some(Arc::new(policy))), PlanUpdate::WorkloadPolicy(workload, Some(endpoint))]
