@@ -194,7 +194,7 @@ fn the_sidecar_is_removed_with_its_pod(proxied: ProxiedLab) {
     assert!(logs.contains("web/l7 | "), "{logs}");
     lab.run(&["pod", "del", "web"]);
     for process in [envoy, l7.unwrap()] {
-        // A process that nobody has waited for has no command line.
+        // The entry of a zombie process has no command line.
         let command_line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         assert!(command_line.is_empty(), "process {process} is left");
     }
