@@ -38,7 +38,7 @@ pub struct ExplainArgs {
     /// Source port
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_SOURCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub from_port: u16,
-    /// Explain also what the proxy of the destination does with this HTTP request
+    /// Explain the decision of the proxy of the destination about this HTTP request too
     #[arg(long, value_name = "METHOD PATH", value_parser = |text: &str| text.parse::<RequestLine>())]
     pub http: Option<RequestLine>,
     /// Identity of the client in its certificate: spiffe://trust-domain/ns/namespace/sa/account
