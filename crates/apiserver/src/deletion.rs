@@ -24,6 +24,9 @@ pub struct DeleteOptions {
     pub uid: String,
     pub resource_version: String,
     pub dry_run: bool,
+    /// Whether the user wants to delete the object even if it is in use: `kubectl delete --force` sets a grace period of
+    /// zero.
+    pub force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +79,7 @@ impl DeleteOptions {
             uid: text(&given, "/preconditions/uid").to_owned(),
             resource_version: text(&given, "/preconditions/resourceVersion").to_owned(),
             dry_run,
+            force: given.get("gracePeriodSeconds").and_then(Value::as_i64) == Some(0),
         })
     }
 
@@ -161,6 +165,9 @@ mod tests {
             (options.propagation, options.uid.as_str(), options.dry_run),
             (DeletePropagation::Foreground, "u", true)
         );
+        assert!(!options.force);
+        assert!(read("", r#"{"gracePeriodSeconds":0}"#).unwrap().force);
+        assert!(!read("", r#"{"gracePeriodSeconds":30}"#).unwrap().force);
         for bad in
             [r#"{"propagationPolicy":"Sideways"}"#, r#"{"dryRun":["Some"]}"#, "[1", r#"{"kind":"Tier"}"#]
         {

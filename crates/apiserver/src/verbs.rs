@@ -237,7 +237,8 @@ impl VerbExecutor<'_> {
         let WriteOutcome::Changed(PreparedWrite { resource, warnings }) = outcome else {
             return Ok(VerbResponse::plain(live.to_value()));
         };
-        if let Some(tier) = tier_of(&resource) {
+        let tier = tier_of(&resource).map(str::to_owned);
+        if let Some(tier) = &tier {
             self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
         }
         let resources = self.storage.resources();
@@ -246,8 +247,10 @@ impl VerbExecutor<'_> {
         } else {
             resources.update(resource).await
         };
-        let replaced =
-            replaced.map_err(|error| StatusError::from_store(request.served, &request.name, error))?;
+        let replaced = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => return Err(update_error(request, tier.as_deref(), error)),
+        };
         Ok(VerbResponse::Object { object: replaced.to_value(), code: 200, warnings })
     }
 
@@ -314,6 +317,9 @@ impl VerbExecutor<'_> {
         let object = live.to_value();
         options.check(served, &object)?;
         let resources = self.storage.resources();
+        if served.kind == Kind::IPPool && !options.force {
+            self.check_pool_unused(asked, name).await?;
+        }
         let plan = deletion::plan(&object, options.propagation, &now());
         if options.dry_run && plan == DeletionPlan::Now || matches!(plan, DeletionPlan::Later(_)) {
             // Reject a deletion now if it would be rejected once the finalizers are removed.
@@ -340,6 +346,22 @@ impl VerbExecutor<'_> {
                 let updated = resources.update(resource).await;
                 let updated = updated.map_err(|error| StatusError::from_store(served, name, error))?;
                 Ok(VerbResponse::plain(updated.to_value()))
+            }
+        }
+    }
+
+    /// Rejects the deletion of a pool in use: the workloads with its addresses would lose their traffic.
+    async fn check_pool_unused(self, asked: &VerbRequest, name: &str) -> Result<(), StatusError> {
+        let served = asked.request.served;
+        let counted = self.storage.resources().count_pool_addresses(name).await;
+        match counted.map_err(|error| StatusError::from_store(served, name, error))? {
+            (_, 0) => Ok(()),
+            (cidr, count) => {
+                let why = format!(
+                    "{count} addresses are assigned from {cidr}, and their traffic would be cut; remove the workloads \
+                     first, or delete with --force"
+                );
+                Err(StatusError::forbidden(served, name, &why))
             }
         }
     }
@@ -404,6 +426,17 @@ fn creation_error(place: WriteTarget<'_>, tier: Option<&str>, error: StoreError)
             StatusError::namespace_not_found(place.namespace)
         }
         _ => StatusError::from_store(place.served, place.name, error),
+    }
+}
+
+/// Converts the error of an update: the missing object is either the new tier or the updated object.
+fn update_error(request: &ObjectRequest, tier: Option<&str>, error: StoreError) -> StatusError {
+    let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
+    match &error {
+        StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
+            StatusError::bad_request(format!("the tier does not exist: {error}"))
+        }
+        _ => StatusError::from_store(request.served, &request.name, error),
     }
 }
 
