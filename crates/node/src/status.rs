@@ -395,7 +395,7 @@ mod tests {
 
     fn warning(interface: &str, parameters: &NodeParameters) -> NetworkWarning {
         let object = KernelObject::Interface { name: interface.to_owned() };
-        let concerns = AffectedWorkloads::nobody();
+        let concerns = AffectedWorkloads::none();
         let failure = KernelFailure { object, concerns, reason: "no such devices".to_owned().into() };
         tunnel_warning(&failure, parameters)
     }
