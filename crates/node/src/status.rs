@@ -88,7 +88,7 @@ pub async fn endpoints(
             (parameters.endpoint_reporting_enabled, delay, parameters.openstack_region.clone())
         };
         let prefix = status_prefix(&parameters.borrow(), run_dir.as_deref());
-        for id in state.take_changed() {
+        for id in state.take_changed_workloads() {
             let workload = state.workload(&id);
             writer.note(&id, workload.is_some());
             show(&mut files, &writer, &id, workload.as_ref());
