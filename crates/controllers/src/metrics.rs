@@ -35,7 +35,7 @@ pub struct ControllerCounters {
 }
 
 /// Returns the pool and the node of an address as label values.
-pub fn place(
+pub fn pool_and_node(
     pools: &BTreeMap<String, AllocationPool>,
     blocks: &[&AddressBlock],
     address: IpAddr,

@@ -97,8 +97,8 @@ impl PolicyCompute {
         }
     }
 
-    /// Sets whether proxies of workloads receive policy. Only then the plan contains what they compare with
-    /// authenticated peers.
+    /// Sets whether proxies of workloads receive policy. Only then the plan contains the peer conditions that proxies
+    /// compare with authenticated peers.
     pub fn set_policy_sync(&mut self, enabled: bool) {
         if self.peers.enable(enabled, self.profiles.names(&self.symbols)) {
             self.policies.convert_again();

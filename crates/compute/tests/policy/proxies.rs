@@ -1,4 +1,4 @@
-//! What the plan contains for proxies of workloads.
+//! Tests of the parts of the plan that the proxies of workloads use.
 
 use crate::cluster::{PolicyEntry, PolicyNode, gnp, namespace, np, object, pod};
 use serde_json::json;

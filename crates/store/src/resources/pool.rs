@@ -41,7 +41,6 @@ impl ResourceClient {
         Ok(())
     }
 
-    /// Disables the pool, waits for allocators to notice, releases its blocks, then deletes it.
     /// Returns the CIDR of a pool and the number of addresses that are assigned from it. Deleting a pool in use cuts the
     /// traffic of its workloads.
     pub async fn count_pool_addresses(&self, name: &str) -> StoreResult<(String, usize)> {
@@ -59,6 +58,7 @@ impl ResourceClient {
         Ok((pool.spec.cidr, count))
     }
 
+    /// Disables the pool, waits for allocators to notice, releases its blocks, then deletes it.
     pub(super) async fn delete_pool(
         &self,
         key: &StoreKey,
