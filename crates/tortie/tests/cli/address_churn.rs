@@ -47,7 +47,7 @@ fn churn_looks_like_no_problem() {
     let lives = Arc::new(AtomicUsize::new(0));
     let config = StoreConfig::at(lab.endpoint());
     let client = runtime.block_on(StoreClient::connect(&config)).unwrap();
-    let allocator = Allocator::new(client.clone(), BlockOwner::host("n1"));
+    let allocator = Arc::new(Allocator::new(client.clone(), BlockOwner::host("n1")));
     let mut churn = JoinSet::new();
     for slot in 0..WORKLOADS {
         let (allocator, store) = (allocator.clone(), ResourceClient::new(client.clone()));
