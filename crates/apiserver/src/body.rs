@@ -44,20 +44,21 @@ pub enum BodyError {
 #[derive(Clone, Debug, Default)]
 pub struct BodyReader(Arc<Mutex<HashMap<String, SenderLoad>>>);
 
-/// Load of one sender.
+/// Bodies of one sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SenderLoad {
     held_bytes: usize,
     unfinished_bodies: usize,
 }
 
-/// A body that counts as held until dropped.
+/// A body whose bytes count against the limits until it is dropped.
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Bytes,
     _share: HeldShare,
 }
 
+/// The part of the limits that one body uses.
 #[derive(Debug)]
 struct HeldShare {
     reader: BodyReader,
@@ -65,7 +66,7 @@ struct HeldShare {
     counted: usize,
 }
 
-/// Counts a body as unfinished until dropped.
+/// Counts a body as unfinished until it is dropped.
 #[derive(Debug)]
 struct UnfinishedBody {
     reader: BodyReader,
@@ -81,7 +82,7 @@ impl BodyReader {
     }
 
     async fn collect(&self, content: Body, sender: &str) -> Result<HeldBody, BodyError> {
-        // A request without a body does not wait.
+        // A request without a body does not count as unfinished.
         let _unfinished = if content.is_end_stream() { None } else { Some(self.begin_body(sender)?) };
         let mut share = HeldShare { reader: self.clone(), sender: sender.to_owned(), counted: 0 };
         let mut bytes = BytesMut::new();
@@ -174,9 +175,10 @@ impl Drop for UnfinishedBody {
 }
 
 /// Parses a body that must contain exactly one object.
-pub fn document(body: &[u8]) -> Result<Value, StatusError> {
-    let unreadable =
-        |why: String| StatusError::bad_request(format!("the body of the request cannot be read: {why}"));
+pub fn parse_document(body: &[u8]) -> Result<Value, StatusError> {
+    let unreadable = |reason: String| {
+        StatusError::bad_request(format!("the body of the request cannot be read: {reason}"))
+    };
     let mut documents = codec::documents(body).map_err(|error| unreadable(error.to_string()))?;
     match (documents.pop(), documents.pop()) {
         (Some(document @ Value::Object(_)), None) => Ok(document),
@@ -191,10 +193,10 @@ pub fn media_type(header: &str) -> &str {
     header.split(';').next().unwrap_or_default().trim()
 }
 
-/// Parses the object in the body of a write.
-pub fn object(content_type: &str, body: &[u8]) -> Result<Value, StatusError> {
+/// Parses the object in the body of a write, which must be JSON or YAML.
+pub fn parse_body(content_type: &str, body: &[u8]) -> Result<Value, StatusError> {
     match media_type(content_type) {
-        "" | "application/json" | "application/yaml" | "application/x-yaml" => document(body),
+        "" | "application/json" | "application/yaml" | "application/x-yaml" => parse_document(body),
         _ => Err(StatusError::unsupported_media_type("application/json, application/yaml")),
     }
 }
@@ -204,15 +206,15 @@ mod tests {
     use super::*;
     use std::task::Poll;
 
-    fn sent(size: usize) -> Body {
+    fn body_of(size: usize) -> Body {
         Body::from(vec![b'x'; size])
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_have_a_size_and_a_time() {
+    async fn bodies_are_limited_in_size_and_time() {
         let reader = BodyReader::default();
-        assert_eq!(reader.read(sent(MAX_BODY_BYTES), "jane").await.unwrap().bytes.len(), MAX_BODY_BYTES);
-        assert_eq!(reader.read(sent(MAX_BODY_BYTES + 1), "jane").await.unwrap_err(), BodyError::TooLarge);
+        assert_eq!(reader.read(body_of(MAX_BODY_BYTES), "jane").await.unwrap().bytes.len(), MAX_BODY_BYTES);
+        assert_eq!(reader.read(body_of(MAX_BODY_BYTES + 1), "jane").await.unwrap_err(), BodyError::TooLarge);
         let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from(vec![0; 1 << 20])));
         assert_eq!(reader.read(Body::from_stream(endless), "jane").await.unwrap_err(), BodyError::TooLarge);
         let stuck = futures::stream::pending::<Result<Bytes, std::io::Error>>();
@@ -221,21 +223,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn senders_share_what_is_held() {
+    async fn held_bytes_are_bounded_in_total_and_per_sender() {
         let reader = BodyReader::default();
         let mut held = Vec::new();
         for sender in ["a", "b", "c", "d"] {
             for _ in 0..2 {
-                held.push(reader.read(sent(MAX_BODY_BYTES), sender).await.unwrap());
+                held.push(reader.read(body_of(MAX_BODY_BYTES), sender).await.unwrap());
             }
             assert_eq!(
-                reader.read(sent(MAX_BODY_BYTES), sender).await.unwrap_err(),
+                reader.read(body_of(MAX_BODY_BYTES), sender).await.unwrap_err(),
                 BodyError::NoRoom,
                 "{sender}"
             );
         }
         let full = loop {
-            match reader.read(sent(MAX_BODY_BYTES), &held.len().to_string()).await {
+            match reader.read(body_of(MAX_BODY_BYTES), &held.len().to_string()).await {
                 Ok(body) => held.push(body),
                 Err(error) => break error,
             }
@@ -243,8 +245,8 @@ mod tests {
         assert_eq!(full, BodyError::NoRoom);
         let bytes: usize = held.iter().map(|body| body.bytes.len()).sum();
         assert!(bytes <= MAX_HELD_BYTES + held.len() * UNCOUNTED_BYTES);
-        // Small requests are read however much is held.
-        held.push(reader.read(sent(UNCOUNTED_BYTES), "a").await.unwrap());
+        // Small requests are read regardless of the number of held bytes.
+        held.push(reader.read(body_of(UNCOUNTED_BYTES), "a").await.unwrap());
         drop(held);
         assert!(reader.0.lock().unwrap().is_empty());
     }
@@ -276,12 +278,12 @@ mod tests {
             }
         }
         assert_eq!(unfinished.len(), MAX_UNFINISHED_BODIES);
-        assert_eq!(reader.read(sent(1), "new").await.unwrap_err(), BodyError::NoRoom);
-        assert!(reader.read(Body::empty(), "new").await.is_ok(), "a request without a body waits for none");
+        assert_eq!(reader.read(body_of(1), "new").await.unwrap_err(), BodyError::NoRoom);
+        assert!(reader.read(Body::empty(), "new").await.is_ok(), "a request without a body is not limited");
         unfinished.pop();
-        // Bodies that have arrived do not count.
+        // Bodies that have arrived do not count as unfinished.
         let arrived =
-            [reader.read(sent(1), "new").await.unwrap(), reader.read(sent(1), "new").await.unwrap()];
+            [reader.read(body_of(1), "new").await.unwrap(), reader.read(body_of(1), "new").await.unwrap()];
         drop((unfinished, arrived));
         assert!(reader.lock_senders().is_empty());
     }
@@ -289,11 +291,11 @@ mod tests {
     #[test]
     fn a_body_is_one_object() {
         for good in ["{\"kind\": \"Tier\"}", "kind: Tier\n", "---\nkind: Tier\n"] {
-            assert_eq!(document(good.as_bytes()).unwrap()["kind"], "Tier", "{good}");
+            assert_eq!(parse_document(good.as_bytes()).unwrap()["kind"], "Tier", "{good}");
         }
         for bad in ["", "5", "kind: A\n---\nkind: B\n", "{\"a\":1,\"a\":2}", "{"] {
-            assert_eq!(document(bad.as_bytes()).unwrap_err().code(), 400, "{bad}");
+            assert_eq!(parse_document(bad.as_bytes()).unwrap_err().code(), 400, "{bad}");
         }
-        assert_eq!(object("text/plain; charset=utf-8", b"{}").unwrap_err().code(), 415);
+        assert_eq!(parse_body("text/plain; charset=utf-8", b"{}").unwrap_err().code(), 415);
     }
 }

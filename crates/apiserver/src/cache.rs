@@ -1,4 +1,4 @@
-//! Cache of the objects of a kind: one watch of the store for all watches of clients.
+//! Cache of the objects of a kind: one watch of the store serves the watches of all clients.
 
 use crate::history::{CachedChange, ChangeHistory, HistoryPosition, TooOld};
 use crate::stored::{StoredObject, revision_number};
@@ -9,31 +9,31 @@ use tokio::task::AbortHandle;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{StoreClient, StoreEvent};
 
-/// How long a request waits for the first snapshot.
+/// Time that a request waits for the first snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct ResourceCache {
     history: RwLock<ChangeHistory>,
     /// Incremented on every event.
-    happened: watch::Sender<u64>,
+    event_count: watch::Sender<u64>,
     /// Incremented when an object is added, changed or deleted after the first snapshot.
-    changed: watch::Sender<u64>,
+    change_count: watch::Sender<u64>,
     task: std::sync::OnceLock<AbortHandle>,
 }
 
 impl ResourceCache {
-    /// Starts the watch. `always` is an object that exists without being stored.
-    pub fn start(client: &StoreClient, kind: Kind, always: Option<Resource>) -> Arc<ResourceCache> {
+    /// Starts the watch. `built_in` is an object that exists without being stored.
+    pub fn start(client: &StoreClient, kind: Kind, built_in: Option<Resource>) -> Arc<ResourceCache> {
         let cache = Arc::new(ResourceCache {
             history: RwLock::default(),
-            happened: watch::channel(0).0,
-            changed: watch::channel(0).0,
+            event_count: watch::channel(0).0,
+            change_count: watch::channel(0).0,
             task: std::sync::OnceLock::new(),
         });
-        if let Some(resource) = always {
+        if let Some(resource) = built_in {
             let name = resource.metadata().name.clone();
-            cache.change(|history| history.put((String::new(), name), StoredObject::new(&resource)));
+            cache.update(|history| history.put((String::new(), name), StoredObject::new(&resource)));
         }
         let mut events = client.watch_with_progress(KeyRange::Written { kind, namespace: None });
         let follower = Arc::downgrade(&cache);
@@ -55,81 +55,83 @@ impl ResourceCache {
                 {
                     let key = (namespace, name);
                     let object = StoredObject::new(&resource);
-                    self.change(|history| history.put(key, object));
+                    self.update(|history| history.put(key, object));
                     self.count_change();
                 }
             }
             StoreEvent::Delete { key: StoreKey::Resource { namespace, name, .. }, revision } => {
-                self.change(|history| history.delete(&(namespace, name), revision_number(&revision)));
+                self.update(|history| history.delete(&(namespace, name), revision_number(&revision)));
                 self.count_change();
             }
             StoreEvent::InSync(revision) => {
-                self.change(|history| history.synchronise(revision_number(&revision)))
+                self.update(|history| history.complete_snapshot(revision_number(&revision)))
             }
-            StoreEvent::Reached(revision) => self.change(|history| history.reach(revision_number(&revision))),
+            StoreEvent::Reached(revision) => {
+                self.update(|history| history.advance_to(revision_number(&revision)))
+            }
             StoreEvent::Unreadable { key, error, .. } => {
-                tracing::warn!(%key, %error, "cannot decode an object, it is not served; correct or delete it");
+                tracing::warn!(%key, %error, "cannot decode an object, which is not served; correct or delete the object");
             }
             // Only sent to watches that start from a revision; this one does not.
             StoreEvent::Reset | StoreEvent::Delete { .. } => {}
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut ChangeHistory)) {
-        change(&mut self.history.write().unwrap_or_else(PoisonError::into_inner));
-        self.happened.send_modify(|count| *count += 1);
+    fn update(&self, update: impl FnOnce(&mut ChangeHistory)) {
+        update(&mut self.history.write().unwrap_or_else(PoisonError::into_inner));
+        self.event_count.send_modify(|count| *count += 1);
     }
 
     fn count_change(&self) {
-        if self.look(ChangeHistory::is_in_sync) {
-            self.changed.send_modify(|count| *count += 1);
+        if self.read(ChangeHistory::is_in_sync) {
+            self.change_count.send_modify(|count| *count += 1);
         }
     }
 
-    fn look<T>(&self, look: impl FnOnce(&ChangeHistory) -> T) -> T {
-        look(&self.history.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&ChangeHistory) -> T) -> T {
+        read(&self.history.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns a receiver that is notified of every event.
-    pub fn happenings(&self) -> watch::Receiver<u64> {
-        self.happened.subscribe()
+    pub fn subscribe_events(&self) -> watch::Receiver<u64> {
+        self.event_count.subscribe()
     }
 
     /// Returns a receiver that is notified when an object is added, changed or deleted.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub fn subscribe_changes(&self) -> watch::Receiver<u64> {
+        self.change_count.subscribe()
     }
 
-    /// Waits for the first snapshot and returns whether there is one.
-    pub async fn ready(&self) -> bool {
-        let mut happenings = self.happenings();
-        let in_sync = happenings.wait_for(|_| self.look(ChangeHistory::is_in_sync));
+    /// Waits for the first snapshot. Returns false if it does not arrive in time.
+    pub async fn wait_until_synced(&self) -> bool {
+        let mut events = self.subscribe_events();
+        let in_sync = events.wait_for(|_| self.read(ChangeHistory::is_in_sync));
         matches!(tokio::time::timeout(SNAPSHOT_TIMEOUT, in_sync).await, Ok(Ok(_)))
     }
 
-    pub fn reached(&self) -> u64 {
-        self.look(ChangeHistory::reached)
+    pub fn reached_revision(&self) -> u64 {
+        self.read(ChangeHistory::reached_revision)
     }
 
     pub fn floor(&self) -> u64 {
-        self.look(ChangeHistory::floor)
+        self.read(ChangeHistory::floor)
     }
 
-    /// Returns all objects, their revision, and the position after it.
+    /// Returns all objects, their revision, and the position after the changes that they include.
     pub fn snapshot(&self) -> (Vec<Arc<StoredObject>>, u64, HistoryPosition) {
-        self.look(|history| (history.objects().cloned().collect(), history.reached(), history.end()))
+        self.read(|history| (history.objects().cloned().collect(), history.reached_revision(), history.end()))
     }
 
-    pub fn after(&self, revision: u64) -> Result<HistoryPosition, TooOld> {
-        self.look(|history| history.after(revision))
+    pub fn position_after(&self, revision: u64) -> Result<HistoryPosition, TooOld> {
+        self.read(|history| history.position_after(revision))
     }
 
-    pub fn next(
+    pub fn changes_from(
         &self,
         from: HistoryPosition,
-        at_most: usize,
+        limit: usize,
     ) -> Result<(Vec<CachedChange>, HistoryPosition), TooOld> {
-        self.look(|history| history.next(from, at_most))
+        self.read(|history| history.changes_from(from, limit))
     }
 }
 

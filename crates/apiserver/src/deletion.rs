@@ -2,7 +2,7 @@
 
 use crate::refusal::StatusError;
 use crate::resources::ServedKind;
-use crate::write::{finalizers, text};
+use crate::write::{finalizers, text_at};
 use serde_json::{Value, json};
 
 const ORPHAN_FINALIZER: &str = "orphan";
@@ -12,7 +12,7 @@ const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeletePropagation {
     /// Determined by the object's existing finalizers.
-    Unsaid,
+    Default,
     Orphan,
     Background,
     Foreground,
@@ -24,6 +24,9 @@ pub struct DeleteOptions {
     pub uid: String,
     pub resource_version: String,
     pub dry_run: bool,
+    /// Whether the user wants to delete the object even if it is in use: `kubectl delete --force` sets a grace period of
+    /// zero.
+    pub force: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,20 +41,20 @@ pub enum DeletionPlan {
 impl DeleteOptions {
     /// Reads the options from the query and the body of a request.
     pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, StatusError> {
-        let given = if body.is_empty() { json!({}) } else { crate::body::document(body)? };
-        let kind = text(&given, "/kind");
+        let given = if body.is_empty() { json!({}) } else { crate::body::parse_document(body)? };
+        let kind = text_at(&given, "/kind");
         if !kind.is_empty() && kind != "DeleteOptions" {
             return Err(StatusError::bad_request(format!(
                 "the body of a deletion is DeleteOptions, not {kind}"
             )));
         }
-        let policy = match text(&given, "/propagationPolicy") {
+        let policy = match text_at(&given, "/propagationPolicy") {
             "" => policy,
             given => given,
         };
         let orphans = given.get("orphanDependents").and_then(Value::as_bool);
         let propagation = match (policy, orphans) {
-            ("", None) => DeletePropagation::Unsaid,
+            ("", None) => DeletePropagation::Default,
             ("", Some(true)) | ("Orphan", None) => DeletePropagation::Orphan,
             ("", Some(false)) | ("Background", None) => DeletePropagation::Background,
             ("Foreground", None) => DeletePropagation::Foreground,
@@ -73,18 +76,19 @@ impl DeleteOptions {
         };
         Ok(DeleteOptions {
             propagation,
-            uid: text(&given, "/preconditions/uid").to_owned(),
-            resource_version: text(&given, "/preconditions/resourceVersion").to_owned(),
+            uid: text_at(&given, "/preconditions/uid").to_owned(),
+            resource_version: text_at(&given, "/preconditions/resourceVersion").to_owned(),
             dry_run,
+            force: given.get("gracePeriodSeconds").and_then(Value::as_i64) == Some(0),
         })
     }
 
     /// Checks the preconditions against the live object.
     pub fn check(&self, served: ServedKind, live: &Value) -> Result<(), StatusError> {
-        let name = text(live, "/metadata/name");
+        let name = text_at(live, "/metadata/name");
         for (what, given, found) in [
-            ("UID", self.uid.as_str(), text(live, "/metadata/uid")),
-            ("ResourceVersion", self.resource_version.as_str(), text(live, "/metadata/resourceVersion")),
+            ("UID", self.uid.as_str(), text_at(live, "/metadata/uid")),
+            ("ResourceVersion", self.resource_version.as_str(), text_at(live, "/metadata/resourceVersion")),
         ] {
             if !given.is_empty() && given != found {
                 let why = format!(
@@ -98,21 +102,21 @@ impl DeleteOptions {
 }
 
 /// Plans the deletion. `now` is in RFC 3339 format.
-pub fn plan(live: &Value, propagation: DeletePropagation, now: &str) -> DeletionPlan {
+pub fn plan_deletion(live: &Value, propagation: DeletePropagation, now: &str) -> DeletionPlan {
     let before = finalizers(live);
     let mut after = before.clone();
-    if propagation != DeletePropagation::Unsaid {
+    if propagation != DeletePropagation::Default {
         after.retain(|name| name != ORPHAN_FINALIZER && name != FOREGROUND_FINALIZER);
     }
     match propagation {
         DeletePropagation::Orphan => after.push(ORPHAN_FINALIZER.to_owned()),
         DeletePropagation::Foreground => after.push(FOREGROUND_FINALIZER.to_owned()),
-        DeletePropagation::Unsaid | DeletePropagation::Background => {}
+        DeletePropagation::Default | DeletePropagation::Background => {}
     }
     if after.is_empty() {
         return DeletionPlan::Now;
     }
-    let deleting = !text(live, "/metadata/deletionTimestamp").is_empty();
+    let deleting = !text_at(live, "/metadata/deletionTimestamp").is_empty();
     if deleting && before == after {
         return DeletionPlan::Waiting;
     }
@@ -136,31 +140,36 @@ mod tests {
     fn finalizers_hold_an_object_back() {
         let plain = json!({"metadata": {"name": "x", "generation": 1}});
         let now = "2026-03-01T10:20:30Z";
-        assert_eq!(plan(&plain, DeletePropagation::Unsaid, now), DeletionPlan::Now);
-        assert_eq!(plan(&plain, DeletePropagation::Background, now), DeletionPlan::Now);
-        let DeletionPlan::Later(held) = plan(&plain, DeletePropagation::Foreground, now) else { panic!() };
+        assert_eq!(plan_deletion(&plain, DeletePropagation::Default, now), DeletionPlan::Now);
+        assert_eq!(plan_deletion(&plain, DeletePropagation::Background, now), DeletionPlan::Now);
+        let DeletionPlan::Later(held) = plan_deletion(&plain, DeletePropagation::Foreground, now) else {
+            panic!()
+        };
         assert_eq!(finalizers(&held), [FOREGROUND_FINALIZER]);
         assert_eq!(
             (&held["metadata"]["deletionTimestamp"], &held["metadata"]["generation"]),
             (&json!(now), &json!(2))
         );
-        assert_eq!(plan(&held, DeletePropagation::Unsaid, now), DeletionPlan::Waiting);
-        assert_eq!(plan(&held, DeletePropagation::Background, now), DeletionPlan::Now);
+        assert_eq!(plan_deletion(&held, DeletePropagation::Default, now), DeletionPlan::Waiting);
+        assert_eq!(plan_deletion(&held, DeletePropagation::Background, now), DeletionPlan::Now);
         let mut own = plain;
         own["metadata"]["finalizers"] = json!(["a/b"]);
-        assert!(matches!(plan(&own, DeletePropagation::Background, now), DeletionPlan::Later(_)));
+        assert!(matches!(plan_deletion(&own, DeletePropagation::Background, now), DeletionPlan::Later(_)));
     }
 
     #[test]
     fn options_come_from_the_body_and_the_query() {
         let read = |policy: &str, body: &str| DeleteOptions::read(policy, false, body.as_bytes());
-        assert_eq!(read("", "").unwrap().propagation, DeletePropagation::Unsaid);
+        assert_eq!(read("", "").unwrap().propagation, DeletePropagation::Default);
         assert_eq!(read("Orphan", "").unwrap().propagation, DeletePropagation::Orphan);
         let options = read("", r#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Foreground","preconditions":{"uid":"u"},"dryRun":["All"]}"#).unwrap();
         assert_eq!(
             (options.propagation, options.uid.as_str(), options.dry_run),
             (DeletePropagation::Foreground, "u", true)
         );
+        assert!(!options.force);
+        assert!(read("", r#"{"gracePeriodSeconds":0}"#).unwrap().force);
+        assert!(!read("", r#"{"gracePeriodSeconds":30}"#).unwrap().force);
         for bad in
             [r#"{"propagationPolicy":"Sideways"}"#, r#"{"dryRun":["Some"]}"#, "[1", r#"{"kind":"Tier"}"#]
         {

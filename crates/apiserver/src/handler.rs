@@ -10,7 +10,7 @@ use crate::resources::API_VERSION;
 use crate::server::{
     ConnectionPeer, RequestHandler, build_metrics_response, build_response, build_text_response,
 };
-use crate::storage::{ObjectList, ObjectStorage, read_version};
+use crate::storage::{ObjectList, ObjectStorage, parse_version};
 use crate::table::{self, IncludeObject};
 use crate::verbs::{VerbExecutor, VerbRequest, VerbResponse};
 use crate::watching::{self, WatchEndings, WatchStart};
@@ -87,21 +87,21 @@ impl ApiHandler {
         let verbs = VerbExecutor { storage: &self.storage, access: &self.access, workers: &self.workers };
         let manager = request::manager(&request.options, header_text(headers, &USER_AGENT));
         let content_type = header_text(headers, &CONTENT_TYPE).to_owned();
-        let mut asked = VerbRequest { request, user, manager, content_type, body: Bytes::new() };
-        if asked.request.verb == RequestVerb::Watch {
-            return self.watch(verbs, &asked, wanted).await;
+        let mut call = VerbRequest { request, user, manager, content_type, body: Bytes::new() };
+        if call.request.verb == RequestVerb::Watch {
+            return self.watch(verbs, &call, wanted).await;
         }
         // Read the body before the request counts against the limit: a slow sender must not take a slot from others.
         let body =
-            self.bodies.read(content, &asked.user.name).await.map_err(|error| self.refuse_body(error))?;
+            self.bodies.read(content, &call.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
             self.metrics.count_refused("request");
             return Err(StatusError::too_many_requests());
         };
-        asked.body = body.bytes.clone();
-        let asked = Arc::new(asked);
-        let answer = verbs.execute(&asked).await?;
-        Ok(encode_response(&asked.request, answer, wanted))
+        call.body = body.bytes.clone();
+        let call = Arc::new(call);
+        let answer = verbs.execute(&call).await?;
+        Ok(encode_response(&call.request, answer, wanted))
     }
 
     fn refuse_body(&self, error: BodyError) -> StatusError {
@@ -119,22 +119,22 @@ impl ApiHandler {
     async fn watch(
         &self,
         verbs: VerbExecutor<'_>,
-        asked: &VerbRequest,
+        call: &VerbRequest,
         wanted: ResponseFormat,
     ) -> Result<Response<Body>, StatusError> {
         let Ok(room) = self.watches.clone().try_acquire_owned() else {
             self.metrics.count_refused("watch");
             return Err(StatusError::too_many_requests());
         };
-        let request = &asked.request;
+        let request = &call.request;
         let options = &request.options;
         let endings =
             WatchEndings { shutdown: self.stopping.clone(), tiers: verbs.tier_changes(request).await? };
-        let selection = verbs.selection(asked).await?;
+        let selection = verbs.selection(call).await?;
         let start = match options.resource_version.as_str() {
             _ if options.send_initial_events => WatchStart::Everything { marked: options.bookmarks },
             "" | "0" => WatchStart::Everything { marked: false },
-            version => WatchStart::After(read_version(version)?),
+            version => WatchStart::After(parse_version(version)?),
         };
         let cache = self.storage.cache(request.served.kind).await?;
         let what = watching::WatchParameters {
@@ -214,7 +214,7 @@ impl ApiHandler {
         if *self.stopping.borrow() {
             return build_text_response(StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
         }
-        match self.storage.check().await {
+        match self.storage.check_store().await {
             Ok(()) => build_text_response(StatusCode::OK, "ok"),
             Err(error) => {
                 build_text_response(StatusCode::SERVICE_UNAVAILABLE, format!("the datastore: {error}\n"))

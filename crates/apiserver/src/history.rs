@@ -19,12 +19,12 @@ pub struct CachedChange {
 }
 
 impl CachedChange {
-    /// Returns the object before the change, at the revision of the change: sent as a deletion to watchers whose
-    /// selection the object has left. Built once for all watchers.
+    /// Returns the object before the change, with the revision of the change. Watchers whose selection no longer
+    /// contains the object receive it as a deletion. It is built once for all watchers.
     pub fn departed(&self) -> Option<Arc<StoredObject>> {
         let before = self.before.as_ref()?;
-        let made = self.departed.get_or_init(|| Arc::new(before.deleted_at(self.after.revision)));
-        Some(made.clone())
+        let object = self.departed.get_or_init(|| Arc::new(before.deleted_at(self.after.revision)));
+        Some(object.clone())
     }
 }
 
@@ -32,7 +32,7 @@ impl CachedChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HistoryPosition(u64);
 
-/// The changes from a position on are no longer retained.
+/// Error: the changes after a position are no longer retained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooOld;
 
@@ -42,8 +42,8 @@ type ObjectKey = (String, String);
 pub struct ChangeHistory {
     objects: BTreeMap<ObjectKey, Arc<StoredObject>>,
     changes: VecDeque<CachedChange>,
-    /// Number of changes before the first retained one.
-    forgotten: u64,
+    /// Number of changes that were dropped before the first retained one.
+    dropped: u64,
     bytes: usize,
     /// All changes after this revision are retained.
     floor: u64,
@@ -57,7 +57,7 @@ impl ChangeHistory {
         self.in_sync
     }
 
-    pub fn reached(&self) -> u64 {
+    pub fn reached_revision(&self) -> u64 {
         self.reached
     }
 
@@ -85,28 +85,28 @@ impl ChangeHistory {
     }
 
     /// Records that all changes up to a revision have been received.
-    pub fn reach(&mut self, revision: u64) {
+    pub fn advance_to(&mut self, revision: u64) {
         self.reached = self.reached.max(revision);
     }
 
     /// Records that the first snapshot is complete.
-    pub fn synchronise(&mut self, revision: u64) {
+    pub fn complete_snapshot(&mut self, revision: u64) {
         self.in_sync = true;
         self.floor = revision;
-        self.reach(revision);
+        self.advance_to(revision);
     }
 
     fn record_change(&mut self, change: CachedChange) {
         if !self.in_sync {
             return;
         }
-        self.reach(change.after.revision);
+        self.advance_to(change.after.revision);
         self.bytes += change.after.json.len();
         self.changes.push_back(change);
         while self.changes.len() > MAX_RETAINED_CHANGES || self.bytes > MAX_RETAINED_BYTES {
             let Some(old) = self.changes.pop_front() else { break };
             self.bytes -= old.after.json.len();
-            self.forgotten += 1;
+            self.dropped += 1;
             self.floor = self.floor.max(old.after.revision);
         }
     }
@@ -117,27 +117,27 @@ impl ChangeHistory {
 
     /// Returns the position after all received changes.
     pub fn end(&self) -> HistoryPosition {
-        HistoryPosition(self.forgotten + self.changes.len() as u64)
+        HistoryPosition(self.dropped + self.changes.len() as u64)
     }
 
-    /// Returns the position right after a revision that a watcher has seen.
-    pub fn after(&self, revision: u64) -> Result<HistoryPosition, TooOld> {
+    /// Returns the position after all changes up to a revision, which a watcher has seen.
+    pub fn position_after(&self, revision: u64) -> Result<HistoryPosition, TooOld> {
         if revision < self.floor {
             return Err(TooOld);
         }
         let seen = self.changes.iter().take_while(|change| change.after.revision <= revision).count();
-        Ok(HistoryPosition(self.forgotten + seen as u64))
+        Ok(HistoryPosition(self.dropped + seen as u64))
     }
 
-    /// Returns the next changes from a position on, and the position after them.
-    pub fn next(
+    /// Returns at most `limit` changes after a position, and the position after them.
+    pub fn changes_from(
         &self,
         from: HistoryPosition,
-        at_most: usize,
+        limit: usize,
     ) -> Result<(Vec<CachedChange>, HistoryPosition), TooOld> {
-        let skipped = from.0.checked_sub(self.forgotten).ok_or(TooOld)?;
+        let skipped = from.0.checked_sub(self.dropped).ok_or(TooOld)?;
         let skipped = usize::try_from(skipped).map_err(|_| TooOld)?;
-        let changes: Vec<CachedChange> = self.changes.iter().skip(skipped).take(at_most).cloned().collect();
+        let changes: Vec<CachedChange> = self.changes.iter().skip(skipped).take(limit).cloned().collect();
         let position = HistoryPosition(from.0 + changes.len() as u64);
         Ok((changes, position))
     }
@@ -171,36 +171,36 @@ mod tests {
     fn a_watcher_receives_every_later_change() {
         let mut history = ChangeHistory::default();
         history.put(key("a"), object("a", 3, 0));
-        history.synchronise(10);
-        assert_eq!(history.after(9), Err(TooOld));
-        let start = history.after(10).unwrap();
+        history.complete_snapshot(10);
+        assert_eq!(history.position_after(9), Err(TooOld));
+        let start = history.position_after(10).unwrap();
         assert_eq!(start, history.end());
         history.put(key("b"), object("b", 12, 0));
         history.delete(&key("a"), 13);
-        history.delete(&key("nobody"), 14);
-        let (changes, end) = history.next(start, 10).unwrap();
+        history.delete(&key("missing"), 14);
+        let (changes, end) = history.changes_from(start, 10).unwrap();
         assert_eq!(changes.len(), 2);
         assert_eq!((changes[1].is_deletion, changes[1].after.revision), (true, 13));
         assert_eq!(changes[1].after.value()["metadata"]["resourceVersion"], "13");
         assert_eq!(end, history.end());
-        assert_eq!(history.next(history.after(12).unwrap(), 10).unwrap().0.len(), 1);
-        assert_eq!(history.reached(), 13);
+        assert_eq!(history.changes_from(history.position_after(12).unwrap(), 10).unwrap().0.len(), 1);
+        assert_eq!(history.reached_revision(), 13);
         // A watcher of a future revision waits for it.
-        assert_eq!(history.after(99).unwrap(), history.end());
+        assert_eq!(history.position_after(99).unwrap(), history.end());
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn retained_changes_are_bounded() {
         let mut history = ChangeHistory::default();
-        history.synchronise(1);
+        history.complete_snapshot(1);
         let start = history.end();
         for revision in 2..(MAX_RETAINED_CHANGES as u64 + 3) {
             history.put(key("a"), object("a", revision, 0));
         }
         assert_eq!(history.changes.len(), MAX_RETAINED_CHANGES);
-        assert_eq!(history.next(start, 1), Err(TooOld));
-        assert_eq!(history.after(1), Err(TooOld));
-        assert!(history.after(history.floor()).is_ok());
+        assert_eq!(history.changes_from(start, 1), Err(TooOld));
+        assert_eq!(history.position_after(1), Err(TooOld));
+        assert!(history.position_after(history.floor()).is_ok());
         // 100 MB of changes are trimmed to the limit.
         for revision in 10_000..10_100 {
             history.put(key("big"), object("big", revision, 1 << 20));
@@ -210,7 +210,8 @@ mod tests {
             "{}",
             history.changes.len()
         );
-        let (changes, _) = history.next(history.after(history.floor()).unwrap(), 100).unwrap();
+        let (changes, _) =
+            history.changes_from(history.position_after(history.floor()).unwrap(), 100).unwrap();
         assert_eq!(changes.last().map(|change| change.after.revision), Some(10_099));
     }
 }

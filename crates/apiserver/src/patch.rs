@@ -30,7 +30,7 @@ impl ObjectPatch {
                 Ok(_) => Err(StatusError::bad_request("a merge patch must be a JSON object")),
                 Err(error) => Err(StatusError::bad_request(format!("error decoding merge patch: {error}"))),
             },
-            APPLY_PATCH => crate::body::document(body).map(ObjectPatch::Apply),
+            APPLY_PATCH => crate::body::parse_document(body).map(ObjectPatch::Apply),
             _ => Err(StatusError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, APPLY_PATCH].join(", "))),
         }
     }

@@ -118,7 +118,7 @@ impl StatusError {
 
     pub fn forbidden(served: ServedKind, name: &str, why: &str) -> StatusError {
         let name_part = if name.is_empty() { String::new() } else { format!(" {name:?}") };
-        let message = format!("{}{name_part} is forbidden: {why}", served.qualified());
+        let message = format!("{}{name_part} is forbidden: {why}", served.qualified_name());
         StatusError::new(StatusReason::Forbidden, message).with_object(GROUP, served.kind.plural(), name)
     }
 
@@ -127,7 +127,7 @@ impl StatusError {
     }
 
     pub fn not_found(served: ServedKind, name: &str) -> StatusError {
-        let message = format!("{} {name:?} not found", served.qualified());
+        let message = format!("{} {name:?} not found", served.qualified_name());
         StatusError::new(StatusReason::NotFound, message).with_object(GROUP, served.kind.plural(), name)
     }
 
@@ -150,12 +150,12 @@ impl StatusError {
     }
 
     pub fn already_exists(served: ServedKind, name: &str) -> StatusError {
-        let message = format!("{} {name:?} already exists", served.qualified());
+        let message = format!("{} {name:?} already exists", served.qualified_name());
         StatusError::new(StatusReason::AlreadyExists, message).with_object(GROUP, served.kind.plural(), name)
     }
 
     pub fn conflict(served: ServedKind, name: &str, why: &str) -> StatusError {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", served.qualified());
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", served.qualified_name());
         StatusError::new(StatusReason::Conflict, message).with_object(GROUP, served.kind.plural(), name)
     }
 

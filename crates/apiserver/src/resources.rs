@@ -74,7 +74,7 @@ impl ServedKind {
     }
 
     /// Returns the qualified name, such as `tiers.projectcalico.org`.
-    pub fn qualified(self) -> String {
+    pub fn qualified_name(self) -> String {
         format!("{}.{GROUP}", self.kind.plural())
     }
 
@@ -114,7 +114,7 @@ impl ServedKind {
         &self.find_schema().merge_schema
     }
 
-    /// Returns the fields that a write to the object, or to its status, does not change.
+    /// Returns the fields that a write ignores. `to_status` is whether the write is to the status subresource.
     pub fn reset_fields(self, to_status: bool) -> &'static FieldSet {
         match (self.has_status(), to_status) {
             (false, _) => &NO_FIELDS,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_not_used_twice() {
+    fn resource_names_are_unique() {
         let mut names: Vec<String> = Vec::new();
         for served in SERVED_RESOURCES {
             names.push(served.kind.plural().to_owned());
@@ -138,7 +138,7 @@ mod tests {
         }
         names.sort();
         let repeated: Vec<&[String]> = names.windows(2).filter(|pair| pair[0] == pair[1]).collect();
-        // Calico's own short names that equal the singular name.
+        // Short names of Calico that equal the singular name.
         let allowed = ["blockaffinity", "caliconodestatus"];
         assert!(repeated.iter().all(|pair| allowed.contains(&pair[0].as_str())), "{repeated:?}");
     }

@@ -7,32 +7,32 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub struct ReviewCache<K, V> {
-    known: Mutex<HashMap<K, (Instant, V)>>,
+    entries: Mutex<HashMap<K, (Instant, V)>>,
     lifetime: Duration,
-    at_most: usize,
+    max_entries: usize,
 }
 
 impl<K: Eq + Hash, V: Clone> ReviewCache<K, V> {
-    pub fn new(lifetime: Duration, at_most: usize) -> ReviewCache<K, V> {
-        ReviewCache { known: Mutex::default(), lifetime, at_most }
+    pub fn new(lifetime: Duration, max_entries: usize) -> ReviewCache<K, V> {
+        ReviewCache { entries: Mutex::default(), lifetime, max_entries }
     }
 
     pub fn get(&self, key: &K, now: Instant) -> Option<V> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, value) = known.get(key)?;
-        (now.saturating_duration_since(*since) < self.lifetime).then(|| value.clone())
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let (created, value) = entries.get(key)?;
+        (now.saturating_duration_since(*created) < self.lifetime).then(|| value.clone())
     }
 
     pub fn put(&self, key: K, value: V, now: Instant) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= self.at_most {
-            known.retain(|_, (since, _)| now.saturating_duration_since(*since) < self.lifetime);
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.len() >= self.max_entries {
+            entries.retain(|_, (created, _)| now.saturating_duration_since(*created) < self.lifetime);
         }
-        if known.len() >= self.at_most {
-            // Clear everything: repeating the reviews costs less than tracking which entries matter.
-            known.clear();
+        if entries.len() >= self.max_entries {
+            // Clear everything: repeating the reviews costs less than tracking which entries are in use.
+            entries.clear();
         }
-        known.insert(key, (now, value));
+        entries.insert(key, (now, value));
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
         for key in 2..5 {
             reviews.put(key, "b", at(5));
         }
-        assert_eq!(reviews.known.lock().unwrap().len(), 1);
+        assert_eq!(reviews.entries.lock().unwrap().len(), 1);
         assert_eq!((reviews.get(&4, at(6)), reviews.get(&2, at(6))), (Some("b"), None));
     }
 }

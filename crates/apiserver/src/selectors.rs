@@ -15,7 +15,7 @@ const MAX_SELECTOR_BYTES: usize = 64 << 10;
 pub struct ObjectSelection {
     pub labels: EntryLabelSelector,
     pub fields: Vec<FieldRequirement>,
-    /// Restricts to objects of these tiers; `None` for every tier.
+    /// Tiers of the selected objects; `None` selects every tier.
     pub tiers: Option<BTreeSet<String>>,
 }
 
@@ -23,7 +23,7 @@ pub struct ObjectSelection {
 pub struct FieldRequirement {
     pub field: SelectableField,
     pub value: String,
-    /// Whether the field must have this value, or must not.
+    /// True if the field must have this value, false if it must not.
     pub equal: bool,
 }
 
@@ -68,7 +68,8 @@ impl ObjectSelection {
             })
     }
 
-    /// Returns the tiers that the selectors name, if they name any.
+    /// Returns the tiers to which the selectors restrict the selection, or `None` if they do not. `label` is the label
+    /// that holds the tier.
     pub fn named_tiers(&self, label: &str) -> Option<BTreeSet<String>> {
         let by_field =
             self.fields.iter().filter(|wanted| wanted.field == SelectableField::Tier && wanted.equal);
@@ -151,7 +152,7 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
     }
     if let Some(inner) = term.strip_suffix(')') {
         let (head, values) =
-            inner.split_once('(').ok_or_else(|| refuse_requirement(term, "a ')' without a '('"))?;
+            inner.split_once('(').ok_or_else(|| requirement_error(term, "a ')' without a '('"))?;
         let values = values
             .split(',')
             .map(|text| parse_value(term, text))
@@ -159,12 +160,12 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
         let (name, operator) = head
             .trim_end()
             .rsplit_once(char::is_whitespace)
-            .ok_or_else(|| refuse_requirement(term, "found no operator before '('"))?;
+            .ok_or_else(|| requirement_error(term, "found no operator before '('"))?;
         let key = parse_key(term, name)?;
         return match operator {
             "in" => Ok(EntryLabelRequirement::In { key, values }),
             "notin" => Ok(EntryLabelRequirement::NotIn { key, values }),
-            _ => Err(refuse_requirement(term, "the operators before '(' are 'in' and 'notin'")),
+            _ => Err(requirement_error(term, "the operators before '(' are 'in' and 'notin'")),
         };
     }
     if let Some((name, text)) = term.split_once("!=") {
@@ -181,23 +182,23 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
         });
     }
     if term.contains(['<', '>']) {
-        return Err(refuse_requirement(term, "the operators '<' and '>' are not supported"));
+        return Err(requirement_error(term, "the operators '<' and '>' are not supported"));
     }
     Ok(EntryLabelRequirement::Exists { key: parse_key(term, term)? })
 }
 
 fn parse_key(term: &str, text: &str) -> Result<String, StatusError> {
-    check_qualified(text.trim()).map_err(|why| refuse_requirement(term, why))?;
+    check_qualified(text.trim()).map_err(|reason| requirement_error(term, reason))?;
     Ok(text.trim().to_owned())
 }
 
 fn parse_value(term: &str, text: &str) -> Result<String, StatusError> {
-    check_label_value(text.trim()).map_err(|why| refuse_requirement(term, why))?;
+    check_label_value(text.trim()).map_err(|reason| requirement_error(term, reason))?;
     Ok(text.trim().to_owned())
 }
 
-fn refuse_requirement(term: &str, why: impl std::fmt::Display) -> StatusError {
-    StatusError::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {why}"))
+fn requirement_error(term: &str, reason: impl std::fmt::Display) -> StatusError {
+    StatusError::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {reason}"))
 }
 
 #[cfg(test)]
@@ -206,7 +207,7 @@ mod tests {
     use tortie_model::Kind;
 
     #[test]
-    fn labels_are_read_as_kubernetes_reads_them() {
+    fn label_selectors_parse_as_in_kubernetes() {
         for (text, printed) in [
             ("", ""),
             ("a=b", "a in (b)"),
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_of_the_kind() {
+    fn selectable_fields_depend_on_the_kind() {
         let policies = ServedKind::find(Kind::NetworkPolicy.plural()).unwrap();
         let pools = ServedKind::find(Kind::IPPool.plural()).unwrap();
         let selection =

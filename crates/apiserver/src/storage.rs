@@ -1,4 +1,4 @@
-//! Reads and deletions of objects over the store, with Kubernetes' semantics of resource versions.
+//! Reads and deletes objects in the store, with the semantics of resource versions in Kubernetes.
 
 use crate::cache::ResourceCache;
 use crate::refusal::StatusError;
@@ -24,12 +24,12 @@ pub struct ObjectStorage {
     caches: Mutex<HashMap<Kind, Arc<ResourceCache>>>,
 }
 
-/// A list, or a page of it.
+/// A list of objects, or one page of it.
 #[derive(Debug)]
 pub struct ObjectList {
     pub items: Vec<Arc<StoredObject>>,
     pub revision: String,
-    /// Token of the next page; empty at the end.
+    /// Token of the next page; empty for the last page.
     pub continuation: String,
 }
 
@@ -48,18 +48,19 @@ impl ObjectStorage {
         let cache = match known {
             Some(cache) => cache,
             None => {
-                let always = self.built_in_object(kind).await;
+                let built_in = self.built_in_object(kind).await;
                 let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
                 let cache = caches.entry(kind);
-                cache.or_insert_with(|| ResourceCache::start(self.resources.client(), kind, always)).clone()
+                cache.or_insert_with(|| ResourceCache::start(self.resources.client(), kind, built_in)).clone()
             }
         };
-        if !cache.ready().await {
+        if !cache.wait_until_synced().await {
             return Err(StatusError::unavailable(format!("{kind} has not been read from the datastore yet")));
         }
         Ok(cache)
     }
 
+    /// Returns the object of a kind that exists without being stored, if there is one.
     async fn built_in_object(&self, kind: Kind) -> Option<Resource> {
         match kind {
             Kind::Profile => self.resources.get(kind, "", BUILT_IN_PROFILE).await.ok(),
@@ -77,8 +78,8 @@ impl ObjectStorage {
         got.map_err(|error| StatusError::from_store(served, name, error))
     }
 
-    /// Lists objects. Without a resource version the list is read from the store; a list that may be older is served
-    /// from the cache.
+    /// Lists objects. Without a resource version the list is read from the store. A list of a given version or later is
+    /// served from the cache if the cache has reached the version.
     pub async fn list(
         &self,
         served: ServedKind,
@@ -94,32 +95,32 @@ impl ObjectStorage {
                     "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
-            "Exact" => return self.list_exactly(served, namespace, selection, version).await,
+            "Exact" => return self.list_at_version(served, namespace, selection, version).await,
             other => {
                 return Err(StatusError::bad_request(format!(
                     "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
                 )));
             }
         }
-        let may_be_known = !version.is_empty() && options.continuation.is_empty() && options.limit == 0;
-        if may_be_known {
-            let wanted = read_version(version)?;
+        let may_use_cache = !version.is_empty() && options.continuation.is_empty() && options.limit == 0;
+        if may_use_cache {
+            let wanted = parse_version(version)?;
             let cache = self.cache(served.kind).await?;
-            if cache.reached() >= wanted {
+            if cache.reached_revision() >= wanted {
                 return Ok(list_cached(&cache, namespace, selection));
             }
         }
         self.list_stored(served, namespace, selection, options).await
     }
 
-    async fn list_exactly(
+    async fn list_at_version(
         &self,
         served: ServedKind,
         namespace: &str,
         selection: &ObjectSelection,
         version: &str,
     ) -> Result<ObjectList, StatusError> {
-        let wanted = read_version(version)?;
+        let wanted = parse_version(version)?;
         let cache = self.cache(served.kind).await?;
         let listed = list_cached(&cache, namespace, selection);
         if listed.revision != wanted.to_string() {
@@ -136,15 +137,16 @@ impl ObjectStorage {
         selection: &ObjectSelection,
         options: &RequestOptions,
     ) -> Result<ObjectList, StatusError> {
-        let within = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
-        let range = KeyRange::Written { kind: served.kind, namespace: within };
+        let namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
+        let range = KeyRange::Written { kind: served.kind, namespace };
         let client = self.resources.client();
-        let first = options.continuation.is_empty();
+        let is_first_page = options.continuation.is_empty();
         let listing = match NonZeroUsize::new(options.limit) {
-            None if first => client.list(&range).await,
+            None if is_first_page => client.list(&range).await,
             limit => {
-                let after = if first { None } else { Some(read_continuation(&options.continuation)?) };
-                // Without a limit, return the rest up to one page.
+                let after =
+                    if is_first_page { None } else { Some(parse_continuation(&options.continuation)?) };
+                // Without a limit, return the remaining objects, at most one page.
                 let limit = limit.unwrap_or(NonZeroUsize::MAX).min(MAX_PAGE_SIZE);
                 client
                     .list_page(&range, &PageRequest { limit, after, labels: EntryLabelSelector::default() })
@@ -153,21 +155,21 @@ impl ObjectStorage {
         };
         let listing = listing.map_err(|error| StatusError::from_store(served, "", error))?;
         for error in &listing.unreadable {
-            tracing::warn!(%error, "cannot decode an object, it is not listed; correct or delete it");
+            tracing::warn!(%error, "cannot decode an object, which is omitted from the list; correct or delete the object");
         }
         let resources = listing.entries.into_iter().filter_map(|entry| match entry.value {
             StoreValue::Resource(resource) => Some(resource),
             _ => None,
         });
-        let always = if first { self.built_in_object(served.kind).await } else { None };
-        let items = resources.chain(always).map(|resource| StoredObject::new(&resource));
+        let built_in = if is_first_page { self.built_in_object(served.kind).await } else { None };
+        let items = resources.chain(built_in).map(|resource| StoredObject::new(&resource));
         let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
         let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
         let revision = revision_number(&listing.revision).to_string();
         Ok(ObjectList { items, revision, continuation: continuation.unwrap_or_default() })
     }
 
-    /// Deletes an object by the rules of its kind.
+    /// Deletes an object, unless the rules of its kind forbid it.
     pub async fn delete(&self, served: ServedKind, resource: &Resource) -> Result<(), StatusError> {
         let meta = resource.metadata();
         let version = Some(meta.resource_version.as_str());
@@ -176,13 +178,13 @@ impl ObjectStorage {
     }
 
     /// Returns the names of all tiers.
-    pub async fn tiers(&self) -> Result<Vec<String>, StatusError> {
+    pub async fn tier_names(&self) -> Result<Vec<String>, StatusError> {
         let cache = self.cache(Kind::Tier).await?;
         Ok(cache.snapshot().0.iter().map(|tier| tier.name.clone()).collect())
     }
 
     /// Checks that the store responds.
-    pub async fn check(&self) -> StoreResult<()> {
+    pub async fn check_store(&self) -> StoreResult<()> {
         let key = StoreKey::resource(Kind::ClusterInformation, "", "default");
         match self.resources.client().get(&key).await {
             Ok(_) | Err(StoreError::DoesNotExist { .. }) => Ok(()),
@@ -191,9 +193,9 @@ impl ObjectStorage {
     }
 }
 
-/// Maximum page size, whatever the limit of the request.
+/// Maximum page size, regardless of the limit of the request.
 const MAX_PAGE_SIZE: NonZeroUsize = match NonZeroUsize::new(10_000) {
-    Some(most) => most,
+    Some(size) => size,
     None => NonZeroUsize::MIN,
 };
 
@@ -205,13 +207,13 @@ fn list_cached(cache: &ResourceCache, namespace: &str, selection: &ObjectSelecti
     ObjectList { items, revision: revision.to_string(), continuation: String::new() }
 }
 
-pub fn read_version(text: &str) -> Result<u64, StatusError> {
+pub fn parse_version(text: &str) -> Result<u64, StatusError> {
     text.parse().map_err(|_| {
         StatusError::bad_request(format!("resourceVersion: Invalid value: {text:?}: not a number"))
     })
 }
 
-fn read_continuation(text: &str) -> Result<PageContinuation, StatusError> {
+fn parse_continuation(text: &str) -> Result<PageContinuation, StatusError> {
     let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok();
     let decoded = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map(PageContinuation);
     decoded.ok_or_else(|| StatusError::bad_request(format!("continue key is not valid: {text:?}")))

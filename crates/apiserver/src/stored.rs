@@ -1,7 +1,7 @@
 //! An object as served: its JSON text and the properties that selectors use.
 
 use crate::selectors::SelectionSubject;
-use crate::write::text;
+use crate::write::text_at;
 use bytes::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ impl StoredObject {
 
     fn from_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> StoredObject {
         StoredObject {
-            namespace: text(object, "/metadata/namespace").to_owned(),
-            name: text(object, "/metadata/name").to_owned(),
+            namespace: text_at(object, "/metadata/namespace").to_owned(),
+            name: text_at(object, "/metadata/name").to_owned(),
             tier,
             labels,
-            revision: text(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
+            revision: text_at(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
             json: Bytes::from(object.to_string()),
         }
     }

@@ -46,7 +46,7 @@ impl TierAccess<'_> {
         let mut text = format!(
             "User {user:?} cannot {} {} in tier {:?}",
             self.verb.name(),
-            self.served.qualified(),
+            self.served.qualified_name(),
             self.tier
         );
         if !self.namespace.is_empty() {
@@ -64,7 +64,7 @@ pub fn explain_no_tier(user: &str, verb: RequestVerb, served: ServedKind) -> Str
     format!(
         "operation on Calico tiered policy is forbidden: User {user:?} cannot {} {} in any tier",
         verb.name(),
-        served.qualified()
+        served.qualified_name()
     )
 }
 

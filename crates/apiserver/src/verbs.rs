@@ -20,9 +20,9 @@ use tortie_model::{Kind, Resource, StoreKey};
 use tortie_store::orchestrator::KubernetesUser;
 use tortie_store::{StoreError, tier_of};
 
-/// Maximum number of retries of a write without a resource version when others modify the object concurrently.
+/// Maximum number of retries of a write without a resource version when other clients modify the object concurrently.
 const MAX_WRITE_RETRIES: u32 = 4;
-/// Letters of the suffix of generated names: without look-alikes and without vowels that could form words.
+/// Characters of the suffix of generated names. Vowels and similar-looking characters are left out.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 const MAX_GENERATED_PREFIX: usize = 253 - SUFFIX_LENGTH;
@@ -47,13 +47,13 @@ pub enum VerbResponse {
         warnings: Vec<String>,
     },
     List(ObjectList),
-    /// A Status of a successful request.
+    /// The Status object of a successful request.
     Done(Value),
 }
 
 impl VerbResponse {
-    /// Returns an object without warnings.
-    fn plain(object: Value) -> VerbResponse {
+    /// Creates a response with an object and without warnings.
+    fn from_object(object: Value) -> VerbResponse {
         VerbResponse::Object { object, code: 200, warnings: Vec::new() }
     }
 }
@@ -67,103 +67,103 @@ pub struct VerbExecutor<'a> {
 
 impl VerbExecutor<'_> {
     /// Executes every verb except watch.
-    pub async fn execute(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
-        let request = &asked.request;
+    pub async fn execute(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+        let request = &call.request;
         let is_write = !matches!(request.verb, RequestVerb::Get | RequestVerb::List | RequestVerb::Watch);
         if is_write && request.served.is_read_only() {
             return Err(StatusError::method_not_allowed(&format!(
                 "{} is not supported on resources of kind {:?}",
                 request.verb.name(),
-                request.served.qualified()
+                request.served.qualified_name()
             )));
         }
         match request.verb {
-            RequestVerb::Get => self.get(asked).await,
-            RequestVerb::List | RequestVerb::Watch => self.list(asked).await.map(VerbResponse::List),
-            RequestVerb::Create => self.create(asked).await,
-            RequestVerb::Update => self.update(asked).await,
-            RequestVerb::Patch => self.patch(asked).await,
-            RequestVerb::Delete => self.delete(asked).await,
-            RequestVerb::DeleteCollection => self.delete_collection(asked).await,
+            RequestVerb::Get => self.get(call).await,
+            RequestVerb::List | RequestVerb::Watch => self.list(call).await.map(VerbResponse::List),
+            RequestVerb::Create => self.create(call).await,
+            RequestVerb::Update => self.update(call).await,
+            RequestVerb::Patch => self.patch(call).await,
+            RequestVerb::Delete => self.delete(call).await,
+            RequestVerb::DeleteCollection => self.delete_collection(call).await,
         }
     }
 
     async fn authorise_in_tier(
         self,
-        asked: &VerbRequest,
+        call: &VerbRequest,
         verb: RequestVerb,
         name: &str,
         tier: &str,
     ) -> Result<(), StatusError> {
-        let ObjectRequest { served, namespace, .. } = &asked.request;
+        let ObjectRequest { served, namespace, .. } = &call.request;
         let wanted = TierAccess { served: *served, verb, namespace, name, tier };
-        self.access.authorise_tier(&asked.user, &wanted).await
+        self.access.authorise_tier(&call.user, &wanted).await
     }
 
     /// Returns the live object of a request, after checking the permission on its tier.
-    async fn get_live(self, asked: &VerbRequest) -> Result<Resource, StatusError> {
-        let request = &asked.request;
+    async fn get_live(self, call: &VerbRequest) -> Result<Resource, StatusError> {
+        let request = &call.request;
         let resource = self.storage.get(request.served, &request.namespace, &request.name).await?;
         if let Some(tier) = tier_of(&resource) {
-            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
+            self.authorise_in_tier(call, request.verb, &request.name, tier).await?;
         }
         Ok(resource)
     }
 
-    async fn get(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
-        self.get_live(asked).await.map(|live| VerbResponse::plain(live.to_value()))
+    async fn get(self, call: &VerbRequest) -> Result<VerbResponse, StatusError> {
+        self.get_live(call).await.map(|live| VerbResponse::from_object(live.to_value()))
     }
 
     /// Returns the selection of a request, restricted to the objects that the user may see.
-    pub async fn selection(self, asked: &VerbRequest) -> Result<ObjectSelection, StatusError> {
-        let request = &asked.request;
+    pub async fn selection(self, call: &VerbRequest) -> Result<ObjectSelection, StatusError> {
+        let request = &call.request;
         let options = &request.options;
         let mut selection =
             ObjectSelection::parse(request.served, &options.label_selector, &options.field_selector)?;
         if request.served.is_tiered() {
-            let tiers = self.storage.tiers().await?;
-            self.access.restrict_to_tiers(&asked.user, request, &mut selection, tiers).await?;
+            let tiers = self.storage.tier_names().await?;
+            self.access.restrict_to_tiers(&call.user, request, &mut selection, tiers).await?;
         }
         Ok(selection)
     }
 
-    async fn list(self, asked: &VerbRequest) -> Result<ObjectList, StatusError> {
-        let selection = self.selection(asked).await?;
-        let request = &asked.request;
+    async fn list(self, call: &VerbRequest) -> Result<ObjectList, StatusError> {
+        let selection = self.selection(call).await?;
+        let request = &call.request;
         self.storage.list(request.served, &request.namespace, &selection, &request.options).await
     }
 
-    async fn create(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
-        let task = asked.clone();
+    async fn create(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+        let task = call.clone();
         let prepared = self.workers.run(move || {
-            let mut submitted = body::object(&task.content_type, &task.body)?;
+            let mut submitted = body::parse_body(&task.content_type, &task.body)?;
             generate_name(&mut submitted);
-            let name = write::text(&submitted, "/metadata/name").to_owned();
-            write::created(write_target(&task, &name), submitted, write_author(&task, &now()))
+            let name = write::text_at(&submitted, "/metadata/name").to_owned();
+            write::prepare_create(write_target(&task, &name), submitted, write_author(&task, &now()))
         });
-        self.insert(asked, prepared.await?).await
+        self.insert(call, prepared.await?).await
     }
 
-    async fn insert(self, asked: &VerbRequest, prepared: PreparedWrite) -> Result<VerbResponse, StatusError> {
-        let served = asked.request.served;
+    async fn insert(self, call: &VerbRequest, prepared: PreparedWrite) -> Result<VerbResponse, StatusError> {
+        let served = call.request.served;
         let PreparedWrite { resource, warnings } = prepared;
         let name = resource.metadata().name.clone();
         let tier = tier_of(&resource).map(str::to_owned);
         if let Some(tier) = &tier {
-            // Applying to an object that does not exist creates it.
-            self.authorise_in_tier(asked, asked.request.verb, &name, tier).await?;
+            // Server-side apply creates an object that does not exist.
+            self.authorise_in_tier(call, call.request.verb, &name, tier).await?;
         }
-        self.check_namespace(asked).await?;
+        self.check_namespace(call).await?;
         let resources = self.storage.resources();
-        let dry_run = asked.request.options.dry_run;
+        let dry_run = call.request.options.dry_run;
         let outcome =
             if dry_run { resources.check_create(resource).await } else { resources.create(resource).await };
         let created = match outcome {
             Ok(created) => created,
-            Err(error) => return Err(self.refuse_creation(asked, &name, tier.as_deref(), error).await),
+            Err(error) => return Err(self.creation_refusal(call, &name, tier.as_deref(), error).await),
         };
         if dry_run {
-            match self.storage.get(served, &asked.request.namespace, &name).await {
+            match self.storage.get(served, &call.request.namespace, &name).await {
                 Ok(_) => return Err(StatusError::already_exists(served, &name)),
                 Err(refusal) if refusal.reason == StatusReason::NotFound => {}
                 Err(refusal) => return Err(refusal),
@@ -172,48 +172,48 @@ impl VerbExecutor<'_> {
         Ok(VerbResponse::Object { object: created.to_value(), code: 201, warnings })
     }
 
-    async fn refuse_creation(
+    async fn creation_refusal(
         self,
-        asked: &VerbRequest,
+        call: &VerbRequest,
         name: &str,
         tier: Option<&str>,
         error: StoreError,
     ) -> StatusError {
-        let ObjectRequest { served, namespace, .. } = &asked.request;
+        let ObjectRequest { served, namespace, .. } = &call.request;
         // Kubernetes rejects writes to a namespace that is being deleted.
         if matches!(error, StoreError::Unauthorized(_))
             && served.kind.is_namespaced()
             && matches!(self.access.orchestrator().namespace_terminates(namespace).await, Ok(true))
         {
-            return StatusError::forbidden(*served, name, &terminating(namespace));
+            return StatusError::forbidden(*served, name, &terminating_message(namespace));
         }
-        creation_error(write_target(asked, name), tier, error)
+        creation_error(write_target(call, name), tier, error)
     }
 
-    /// Checks that the namespace exists and is not terminating. With Kubernetes as the datastore, it checks this
-    /// itself.
-    async fn check_namespace(self, asked: &VerbRequest) -> Result<(), StatusError> {
-        let ObjectRequest { served, namespace, .. } = &asked.request;
-        let is_kept_elsewhere = !self.storage.resources().client().capabilities().checks_namespaces;
-        if !served.kind.is_namespaced() || !(is_kept_elsewhere || asked.request.options.dry_run) {
+    /// Checks that the namespace exists and is not terminating. If Kubernetes is the datastore, kube-apiserver checks
+    /// this, except for dry runs.
+    async fn check_namespace(self, call: &VerbRequest) -> Result<(), StatusError> {
+        let ObjectRequest { served, namespace, .. } = &call.request;
+        let is_unchecked = !self.storage.resources().client().capabilities().checks_namespaces;
+        if !served.kind.is_namespaced() || !(is_unchecked || call.request.options.dry_run) {
             return Ok(());
         }
         match self.access.orchestrator().namespace_terminates(namespace).await {
             Ok(false) => Ok(()),
-            Ok(true) => Err(StatusError::forbidden(*served, "", &terminating(namespace))),
+            Ok(true) => Err(StatusError::forbidden(*served, "", &terminating_message(namespace))),
             Err(StoreError::DoesNotExist { .. }) => Err(StatusError::namespace_not_found(namespace)),
             Err(error) => Err(StatusError::unavailable(error.to_string())),
         }
     }
 
-    async fn update(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
-        let task = asked.clone();
-        let submitted = self.workers.run(move || body::object(&task.content_type, &task.body)).await?;
-        let live = self.get_live(asked).await?;
-        let task = asked.clone();
+    async fn update(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+        let task = call.clone();
+        let submitted = self.workers.run(move || body::parse_body(&task.content_type, &task.body)).await?;
+        let live = self.get_live(call).await?;
+        let task = call.clone();
         let before = live.to_value();
         let outcome = self.workers.run(move || {
-            write::updated(
+            write::prepare_update(
                 write_target(&task, &task.request.name),
                 &before,
                 submitted,
@@ -221,24 +221,25 @@ impl VerbExecutor<'_> {
                 true,
             )
         });
-        self.replace(asked, &live, outcome.await?).await
+        self.replace(call, &live, outcome.await?).await
     }
 
     async fn replace(
         self,
-        asked: &VerbRequest,
+        call: &VerbRequest,
         live: &Resource,
         outcome: WriteOutcome,
     ) -> Result<VerbResponse, StatusError> {
-        let request = &asked.request;
+        let request = &call.request;
         if outcome == WriteOutcome::Gone && !request.options.dry_run {
             self.storage.delete(request.served, live).await?;
         }
         let WriteOutcome::Changed(PreparedWrite { resource, warnings }) = outcome else {
-            return Ok(VerbResponse::plain(live.to_value()));
+            return Ok(VerbResponse::from_object(live.to_value()));
         };
-        if let Some(tier) = tier_of(&resource) {
-            self.authorise_in_tier(asked, request.verb, &request.name, tier).await?;
+        let tier = tier_of(&resource).map(str::to_owned);
+        if let Some(tier) = &tier {
+            self.authorise_in_tier(call, request.verb, &request.name, tier).await?;
         }
         let resources = self.storage.resources();
         let replaced = if request.options.dry_run {
@@ -246,75 +247,80 @@ impl VerbExecutor<'_> {
         } else {
             resources.update(resource).await
         };
-        let replaced =
-            replaced.map_err(|error| StatusError::from_store(request.served, &request.name, error))?;
+        let replaced = match replaced {
+            Ok(replaced) => replaced,
+            Err(error) => return Err(update_error(request, tier.as_deref(), error)),
+        };
         Ok(VerbResponse::Object { object: replaced.to_value(), code: 200, warnings })
     }
 
-    /// Applies a patch. A patch without a resource version is repeated from the current object after a concurrent
-    /// change.
-    async fn patch(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
-        let task = asked.clone();
+    /// Applies a patch. After a concurrent change, a patch without a resource version is applied again to the current
+    /// object.
+    async fn patch(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+        let task = call.clone();
         let patch =
             self.workers.run(move || ObjectPatch::read(body::media_type(&task.content_type), &task.body));
         let patch = Arc::new(patch.await?);
-        let retries = if names_version(&patch) { 0 } else { MAX_WRITE_RETRIES };
+        let retries = if has_resource_version(&patch) { 0 } else { MAX_WRITE_RETRIES };
         for _ in 0..retries {
-            match self.patch_once(asked, &patch).await {
+            match self.patch_once(call, &patch).await {
                 Err(refusal) if refusal.reason == StatusReason::Modified => {}
                 done => return done,
             }
         }
-        self.patch_once(asked, &patch).await
+        self.patch_once(call, &patch).await
     }
 
     async fn patch_once(
         self,
-        asked: &Arc<VerbRequest>,
+        call: &Arc<VerbRequest>,
         patch: &Arc<ObjectPatch>,
     ) -> Result<VerbResponse, StatusError> {
-        let live = match self.get_live(asked).await {
+        let live = match self.get_live(call).await {
             Ok(live) => Some(live),
             Err(refusal) if refusal.reason == StatusReason::NotFound && patch.creates() => None,
             Err(refusal) => return Err(refusal),
         };
         let before = live.as_ref().map(Resource::to_value);
-        let task = asked.clone();
+        let task = call.clone();
         let patch = patch.clone();
         let outcome = self.workers.run(move || apply_patch(&task, &patch, before.as_ref())).await?;
         match (live, outcome) {
-            (Some(live), outcome) => self.replace(asked, &live, outcome).await,
-            (None, WriteOutcome::Changed(prepared)) => self.insert(asked, prepared).await,
-            (None, _) => Err(StatusError::not_found(asked.request.served, &asked.request.name)),
+            (Some(live), outcome) => self.replace(call, &live, outcome).await,
+            (None, WriteOutcome::Changed(prepared)) => self.insert(call, prepared).await,
+            (None, _) => Err(StatusError::not_found(call.request.served, &call.request.name)),
         }
     }
 
-    async fn delete(self, asked: &VerbRequest) -> Result<VerbResponse, StatusError> {
-        let request = &asked.request;
+    async fn delete(self, call: &VerbRequest) -> Result<VerbResponse, StatusError> {
+        let request = &call.request;
         let options =
-            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &call.body)?;
         let retries = if options.resource_version.is_empty() { MAX_WRITE_RETRIES } else { 0 };
         for _ in 0..retries {
-            match self.delete_object(asked, &self.get_live(asked).await?, &options).await {
+            match self.delete_object(call, &self.get_live(call).await?, &options).await {
                 Err(refusal) if refusal.reason == StatusReason::Modified => {}
                 done => return done,
             }
         }
-        self.delete_object(asked, &self.get_live(asked).await?, &options).await
+        self.delete_object(call, &self.get_live(call).await?, &options).await
     }
 
     async fn delete_object(
         self,
-        asked: &VerbRequest,
+        call: &VerbRequest,
         live: &Resource,
         options: &DeleteOptions,
     ) -> Result<VerbResponse, StatusError> {
-        let served = asked.request.served;
+        let served = call.request.served;
         let name = &live.metadata().name;
         let object = live.to_value();
         options.check(served, &object)?;
         let resources = self.storage.resources();
-        let plan = deletion::plan(&object, options.propagation, &now());
+        if served.kind == Kind::IPPool && !options.force {
+            self.check_pool_unused(call, name).await?;
+        }
+        let plan = deletion::plan_deletion(&object, options.propagation, &now());
         if options.dry_run && plan == DeletionPlan::Now || matches!(plan, DeletionPlan::Later(_)) {
             // Reject a deletion now if it would be rejected once the finalizers are removed.
             let checked = resources.check_delete(served.kind, name).await;
@@ -330,47 +336,63 @@ impl VerbExecutor<'_> {
                     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
                 ))
             }
-            DeletionPlan::Waiting => Ok(VerbResponse::plain(object)),
+            DeletionPlan::Waiting => Ok(VerbResponse::from_object(object)),
             DeletionPlan::Later(held) => {
                 let resource = Resource::from_store(served.kind, held.clone())
                     .map_err(|error| StatusError::internal(error.to_string()))?;
                 if options.dry_run {
-                    return Ok(VerbResponse::plain(held));
+                    return Ok(VerbResponse::from_object(held));
                 }
                 let updated = resources.update(resource).await;
                 let updated = updated.map_err(|error| StatusError::from_store(served, name, error))?;
-                Ok(VerbResponse::plain(updated.to_value()))
+                Ok(VerbResponse::from_object(updated.to_value()))
+            }
+        }
+    }
+
+    /// Rejects the deletion of a pool in use: the workloads with its addresses would lose their traffic.
+    async fn check_pool_unused(self, call: &VerbRequest, name: &str) -> Result<(), StatusError> {
+        let served = call.request.served;
+        let counted = self.storage.resources().count_pool_addresses(name).await;
+        match counted.map_err(|error| StatusError::from_store(served, name, error))? {
+            (_, 0) => Ok(()),
+            (cidr, count) => {
+                let why = format!(
+                    "{count} addresses are assigned from {cidr}, and their traffic would be cut; remove the workloads \
+                     first, or delete with --force"
+                );
+                Err(StatusError::forbidden(served, name, &why))
             }
         }
     }
 
     /// Deletes all selected objects. Objects that are deleted concurrently are skipped.
-    async fn delete_collection(self, asked: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
-        let request = &asked.request;
+    async fn delete_collection(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
+        let request = &call.request;
         let options =
-            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &asked.body)?;
-        let selection = self.selection(asked).await?;
+            DeleteOptions::read(&request.options.propagation_policy, request.options.dry_run, &call.body)?;
+        let selection = self.selection(call).await?;
         let listing = self.storage.list(request.served, &request.namespace, &selection, &request.options);
         let mut listed = listing.await?;
         let mut deleted: Vec<Arc<StoredObject>> = Vec::new();
         for object in std::mem::take(&mut listed.items) {
-            let one = ObjectRequest {
+            let request = ObjectRequest {
                 verb: RequestVerb::Delete,
                 namespace: object.namespace.clone(),
                 name: object.name.clone(),
                 ..request.clone()
             };
-            let live = match self.storage.get(one.served, &one.namespace, &one.name).await {
+            let live = match self.storage.get(request.served, &request.namespace, &request.name).await {
                 Ok(live) => live,
                 Err(refusal) if refusal.reason == StatusReason::NotFound => continue,
                 Err(refusal) => return Err(refusal),
             };
-            // It may have moved to a tier that the user may not see since it was listed.
+            // Since it was listed, the object may have moved to a tier that the user may not see.
             if !selection.selects(&StoredObject::new(&live).subject()) {
                 continue;
             }
-            let asked = VerbRequest { request: one, ..VerbRequest::clone(asked) };
-            match self.delete_object(&asked, &live, &options).await {
+            let call = VerbRequest { request, ..VerbRequest::clone(call) };
+            match self.delete_object(&call, &live, &options).await {
                 Ok(_) => deleted.push(object),
                 Err(refusal) if refusal.reason == StatusReason::NotFound => {}
                 Err(refusal) => return Err(refusal),
@@ -380,8 +402,8 @@ impl VerbExecutor<'_> {
         Ok(VerbResponse::List(listed))
     }
 
-    /// Returns a receiver for tier changes. They end watches of policies, because the user may then see other
-    /// policies.
+    /// Returns a receiver for tier changes. A tier change ends the watches of policies, because it may change which
+    /// policies the user may see.
     pub async fn tier_changes(
         self,
         request: &ObjectRequest,
@@ -389,26 +411,38 @@ impl VerbExecutor<'_> {
         if !request.served.is_tiered() {
             return Ok(None);
         }
-        Ok(Some(self.storage.cache(Kind::Tier).await?.changes()))
+        Ok(Some(self.storage.cache(Kind::Tier).await?.subscribe_changes()))
     }
 }
 
-/// Converts the error of a creation. An object that does not exist is the tier or the namespace, not the created one.
-fn creation_error(place: WriteTarget<'_>, tier: Option<&str>, error: StoreError) -> StatusError {
+/// Converts the error of a creation. If an object does not exist, it is the tier or the namespace, not the object to be
+/// created.
+fn creation_error(target: WriteTarget<'_>, tier: Option<&str>, error: StoreError) -> StatusError {
     let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
     match &error {
         StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
             StatusError::bad_request(format!("the tier does not exist: {error}"))
         }
-        StoreError::DoesNotExist { .. } if place.served.kind.is_namespaced() => {
-            StatusError::namespace_not_found(place.namespace)
+        StoreError::DoesNotExist { .. } if target.served.kind.is_namespaced() => {
+            StatusError::namespace_not_found(target.namespace)
         }
-        _ => StatusError::from_store(place.served, place.name, error),
+        _ => StatusError::from_store(target.served, target.name, error),
     }
 }
 
-/// Returns the reason for which nothing can be created in a terminating namespace, in the words of kube-apiserver.
-fn terminating(namespace: &str) -> String {
+/// Converts the error of an update: the missing object is either the new tier or the updated object.
+fn update_error(request: &ObjectRequest, tier: Option<&str>, error: StoreError) -> StatusError {
+    let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
+    match &error {
+        StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
+            StatusError::bad_request(format!("the tier does not exist: {error}"))
+        }
+        _ => StatusError::from_store(request.served, &request.name, error),
+    }
+}
+
+/// Returns kube-apiserver's error message for a creation in a terminating namespace.
+fn terminating_message(namespace: &str) -> String {
     format!("unable to create new content in namespace {namespace} because it is being terminated")
 }
 
@@ -416,49 +450,49 @@ fn now() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
-/// Returns the object after a patch: of the live object, or of none if a configuration is applied.
+/// Applies a patch to the live object. Only server-side apply is possible without a live object.
 fn apply_patch(
-    asked: &VerbRequest,
+    call: &VerbRequest,
     patch: &ObjectPatch,
     live: Option<&Value>,
 ) -> Result<WriteOutcome, StatusError> {
-    let place = write_target(asked, &asked.request.name);
+    let target = write_target(call, &call.request.name);
     let now = now();
-    let by = write_author(asked, &now);
+    let author = write_author(call, &now);
     match (patch, live) {
         (ObjectPatch::Apply(config), live) => {
             // The field manager of server-side apply has no default.
-            let by = WriteAuthor { manager: &asked.request.options.field_manager, ..by };
-            write::applied(place, live, config.clone(), by, asked.request.options.force)
+            let author = WriteAuthor { manager: &call.request.options.field_manager, ..author };
+            write::prepare_apply(target, live, config.clone(), author, call.request.options.force)
         }
-        (_, Some(live)) => write::updated(place, live, patch.apply_to(live)?, by, false),
-        (_, None) => Err(StatusError::not_found(place.served, place.name)),
+        (_, Some(live)) => write::prepare_update(target, live, patch.apply_to(live)?, author, false),
+        (_, None) => Err(StatusError::not_found(target.served, target.name)),
     }
 }
 
-fn write_target<'a>(asked: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
-    let ObjectRequest { served, namespace, is_status, .. } = &asked.request;
+fn write_target<'a>(call: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
+    let ObjectRequest { served, namespace, is_status, .. } = &call.request;
     WriteTarget { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn write_author<'a>(asked: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
-    WriteAuthor { manager: &asked.manager, now, validation: asked.request.options.field_validation }
+fn write_author<'a>(call: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
+    WriteAuthor { manager: &call.manager, now, validation: call.request.options.field_validation }
 }
 
-fn names_version(patch: &ObjectPatch) -> bool {
+fn has_resource_version(patch: &ObjectPatch) -> bool {
     match patch {
         ObjectPatch::Json(patch) => {
             patch.0.iter().any(|operation| operation.path().as_str() == "/metadata/resourceVersion")
         }
         ObjectPatch::Merge(object) | ObjectPatch::Apply(object) => {
-            !write::text(object, "/metadata/resourceVersion").is_empty()
+            !write::text_at(object, "/metadata/resourceVersion").is_empty()
         }
     }
 }
 
 fn generate_name(object: &mut Value) {
-    let prefix = write::text(object, "/metadata/generateName").to_owned();
-    if prefix.is_empty() || !write::text(object, "/metadata/name").is_empty() {
+    let prefix = write::text_at(object, "/metadata/generateName").to_owned();
+    if prefix.is_empty() || !write::text_at(object, "/metadata/name").is_empty() {
         return;
     }
     let mut name: String = prefix.chars().take(MAX_GENERATED_PREFIX).collect();
@@ -474,12 +508,12 @@ mod tests {
     use crate::resources::ServedKind;
 
     #[test]
-    fn a_missing_namespace_is_not_a_missing_object() {
+    fn creation_errors_name_the_missing_object() {
         let missing = |kind: Kind, namespace: &str, id: &str| {
             let served = ServedKind::find(kind.plural()).unwrap();
-            let place = WriteTarget { served, namespace, name: "x", is_status: false };
+            let target = WriteTarget { served, namespace, name: "x", is_status: false };
             let error = StoreError::DoesNotExist { id: id.into(), reason: "not found".into() };
-            creation_error(place, Some("net"), error).message
+            creation_error(target, Some("net"), error).message
         };
         let in_namespace = missing(Kind::NetworkPolicy, "shop", "NetworkPolicy(shop/x)");
         assert_eq!(in_namespace, "namespaces \"shop\" not found");

@@ -57,7 +57,7 @@ pub struct WatchEndings {
 struct ObjectWatcher {
     cache: Arc<ResourceCache>,
     wanted: WatchParameters,
-    happenings: watch::Receiver<u64>,
+    events: watch::Receiver<u64>,
     endings: WatchEndings,
     initial: std::vec::IntoIter<Arc<StoredObject>>,
     /// Revision of the bookmark after the initial objects.
@@ -79,7 +79,7 @@ pub fn watch(
     endings: WatchEndings,
     open: Box<dyn Send>,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static, StatusError> {
-    let happenings = cache.happenings();
+    let events = cache.subscribe_events();
     let (initial, mark, position) = match start {
         WatchStart::Everything { marked } => {
             let (mut objects, revision, position) = cache.snapshot();
@@ -87,7 +87,7 @@ pub fn watch(
             (objects, marked.then_some(revision), position)
         }
         WatchStart::After(revision) => {
-            let position = cache.after(revision).map_err(|_| {
+            let position = cache.position_after(revision).map_err(|_| {
                 StatusError::expired(format!("too old resource version: {revision} ({})", cache.floor()))
             })?;
             (Vec::new(), None, position)
@@ -101,7 +101,7 @@ pub fn watch(
     let watcher = ObjectWatcher {
         cache,
         wanted,
-        happenings,
+        events,
         endings,
         initial: initial.into_iter(),
         mark,
@@ -154,8 +154,8 @@ impl ObjectWatcher {
                 return Some(self.bookmark(revision, true));
             }
             // Mark as seen before reading, so that no change in between goes unnoticed.
-            self.happenings.mark_unchanged();
-            let Ok((changes, position)) = self.cache.next(self.position, MAX_EVENTS_PER_CHUNK) else {
+            self.events.mark_unchanged();
+            let Ok((changes, position)) = self.cache.changes_from(self.position, MAX_EVENTS_PER_CHUNK) else {
                 self.is_over = true;
                 return Some(error(&StatusError::expired("the watch is too far behind; list again")));
             };
@@ -172,15 +172,15 @@ impl ObjectWatcher {
                 continue;
             }
             tokio::select! {
-                changed = self.happenings.changed() => self.is_over = changed.is_err(),
+                changed = self.events.changed() => self.is_over = changed.is_err(),
                 () = tokio::time::sleep_until(self.next_bookmark), if self.wanted.bookmarks => {
                     self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
-                    return Some(self.bookmark(self.cache.reached(), false));
+                    return Some(self.bookmark(self.cache.reached_revision(), false));
                 }
                 () = tokio::time::sleep_until(self.deadline) => {
                     self.is_over = true;
                     if self.wanted.bookmarks {
-                        return Some(self.bookmark(self.cache.reached(), false));
+                        return Some(self.bookmark(self.cache.reached_revision(), false));
                     }
                 }
                 () = wait_for_end(&mut self.endings) => self.is_over = true,

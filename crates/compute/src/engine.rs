@@ -222,7 +222,7 @@ impl PlanCompute {
 
     fn put_node(&mut self, node: &Node) {
         let name = &node.metadata.name;
-        let facts = Arc::new(NodeFacts::read(node));
+        let facts = Arc::new(NodeFacts::from_node(node));
         let old = self.nodes.insert(name.clone(), facts.clone());
         if old.as_ref() == Some(&facts) {
             return;
@@ -358,7 +358,7 @@ impl PlanCompute {
             }
         });
         self.service_ranges.set_answered(self.proxied.services());
-        for ((namespace, name), wired) in workloads.wired {
+        for ((namespace, name), wired) in workloads.interface_changes {
             let key = StoreKey::resource(Kind::WorkloadEndpoint, &namespace, &name);
             self.policies.set_wired(&key, wired);
         }
@@ -489,7 +489,7 @@ impl PlanCompute {
             let old = self.local_endpoints.insert(key.clone(), endpoint.clone());
             let id = workload_id(endpoint);
             if let Some(old) = old.map(|old| workload_id(&old)).filter(|old| *old != id) {
-                self.migrations.forget(&old);
+                self.migrations.remove_endpoint(&old);
             }
             self.migrations.assess(endpoint);
             self.program_endpoint(key);
@@ -525,7 +525,7 @@ impl PlanCompute {
     /// Forgets a local endpoint. Returns whether it was known.
     fn forget_local(&mut self, key: &StoreKey) -> bool {
         let endpoint = self.local_endpoints.remove(key);
-        endpoint.inspect(|endpoint| self.migrations.forget(&workload_id(endpoint))).is_some()
+        endpoint.inspect(|endpoint| self.migrations.remove_endpoint(&workload_id(endpoint))).is_some()
     }
 
     fn assess_migrations(&mut self) {
@@ -537,14 +537,14 @@ impl PlanCompute {
 
     /// Records that a machine that migrates to this node has announced that it runs here.
     pub fn announced(&mut self, id: &WorkloadId) {
-        if self.migrations.announced(id) {
+        if self.migrations.record_announcement(id) {
             self.program_workload(id);
         }
     }
 
     /// Records that routes to a machine that migrated to this node have converged everywhere.
     pub fn settled(&mut self, id: &WorkloadId) {
-        if self.migrations.settled(id) {
+        if self.migrations.record_convergence(id) {
             self.program_workload(id);
         }
     }

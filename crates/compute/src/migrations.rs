@@ -1,4 +1,5 @@
-//! Live migrations of virtual machines between nodes: the migration state of the endpoints of this node.
+//! Live migrations of virtual machines between nodes: the migration state of the endpoints of this node. In the table,
+//! columns are states, rows are events, and cells are the next states.
 //!
 //! ```text
 //!              None       Arriving   Arrived    Settling
@@ -9,7 +10,8 @@
 //! source                  None       None       None
 //! ```
 //!
-//! The end of a migration counts as a missed announcement. Deleted endpoints have no state.
+//! If a migration ends before the announcement of the virtual machine, the announcement is assumed to be lost. Deleted
+//! endpoints have no state.
 
 use std::collections::BTreeMap;
 use tortie_model::StoreKey;
@@ -22,7 +24,7 @@ use tortie_plan::{MigrationState, WorkloadId};
 use crate::conversion_error::ConversionError;
 use crate::workloads::workload_id;
 
-/// Workload IDs of this orchestrator are unique in the cluster.
+/// The orchestrator whose workload IDs are unique in the cluster.
 const KUBERNETES_ORCHESTRATOR: &str = "k8s";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +52,7 @@ struct MigrationEnds {
 #[derive(Debug, Default)]
 pub(crate) struct LiveMigrations {
     known: BTreeMap<StoreKey, MigrationEnds>,
-    /// Endpoints of this node that take part in a migration, or recently did.
+    /// Endpoints of this node that take part in a migration, or whose routes have not converged after one.
     endpoints: BTreeMap<WorkloadId, (MigrationRole, MigrationState)>,
 }
 
@@ -70,7 +72,7 @@ impl LiveMigrations {
 
     /// Updates the migration state of an endpoint of this node. Returns whether it changed.
     pub fn assess(&mut self, endpoint: &WorkloadEndpoint) -> bool {
-        // The common case.
+        // Return early in the common case without migrations.
         if self.known.is_empty() && self.endpoints.is_empty() {
             return false;
         }
@@ -95,18 +97,18 @@ impl LiveMigrations {
         self.endpoints.get(id).map(|(_, state)| *state).unwrap_or_default()
     }
 
-    /// Records that the machine runs here. Returns whether the state changed.
-    pub fn announced(&mut self, id: &WorkloadId) -> bool {
+    /// Records that the virtual machine has announced that it runs on this node. Returns whether the state changed.
+    pub fn record_announcement(&mut self, id: &WorkloadId) -> bool {
         self.advance(id, MigrationState::Arriving, MigrationState::Arrived)
     }
 
-    /// Records that routes have converged everywhere. Returns whether the state changed.
-    pub fn settled(&mut self, id: &WorkloadId) -> bool {
+    /// Records that routes have converged on all nodes. Returns whether the state changed.
+    pub fn record_convergence(&mut self, id: &WorkloadId) -> bool {
         self.advance(id, MigrationState::Settling, MigrationState::None)
     }
 
-    /// Forgets an endpoint that was deleted.
-    pub fn forget(&mut self, id: &WorkloadId) {
+    /// Removes an endpoint that was deleted.
+    pub fn remove_endpoint(&mut self, id: &WorkloadId) {
         self.endpoints.remove(id);
     }
 
@@ -125,7 +127,8 @@ impl LiveMigrations {
         };
     }
 
-    /// Returns the role of an endpoint. The target of one migration that is the source of the next is still a target.
+    /// Returns the role of an endpoint. An endpoint that is the target of one migration and the source of another is a
+    /// target.
     fn role(&self, id: &WorkloadId, endpoint: &WorkloadEndpoint) -> MigrationRole {
         let mut targets = self.known.values().filter_map(|ends| ends.target.as_ref());
         let mut sources = self.known.values().filter_map(|ends| ends.source.as_ref());

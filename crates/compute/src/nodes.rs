@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::kinds::{Node, NodeAddressType, NodeBGPSpec};
 use tortie_plan::TunnelKind;
 
-/// First byte of every MAC that is derived from a node name: locally administered, not multicast.
+/// First byte of every MAC that is derived from a node name. Its bits mean: locally administered, not multicast.
 const DERIVED_MAC_PREFIX: u8 = 0x66;
 
 /// Label with the value `true` on nodes that must not receive external traffic for services.
@@ -19,7 +19,7 @@ const EXCLUDE_FROM_LB_LABEL: &str = "node.kubernetes.io/exclude-from-external-lo
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
     pub labels: BTreeMap<String, String>,
-    /// With the prefix length of its subnet, if known.
+    /// IPv4 address of the node, with the prefix length of its subnet if that is known.
     pub v4: Option<IpNet>,
     pub v6: Option<IpNet>,
     pub vxlan_v4: VxlanEndpoint,
@@ -30,10 +30,10 @@ pub(crate) struct NodeFacts {
     pub wireguard_v6: WireguardEndpoint,
     /// Every address of the node in the datastore, including those of its tunnels.
     pub all_addresses: Vec<IpAddr>,
-    /// The addresses of its BGP sessions.
+    /// The addresses that the node uses for BGP sessions.
     pub bgp_v4: Option<IpAddr>,
     pub bgp_v6: Option<IpAddr>,
-    /// `None` if the prefix length is unknown.
+    /// The subnet of `bgp_v4`; `None` if its prefix length is unknown.
     pub bgp_v4_subnet: Option<IpNet>,
     pub as_number: Option<u32>,
     /// Cluster ID of a route reflector.
@@ -42,7 +42,7 @@ pub(crate) struct NodeFacts {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct WireguardEndpoint {
-    /// `None` until one has been allocated, and if nodes use their own addresses.
+    /// `None` until IPAM has assigned an address, and always if nodes encrypt traffic between their own addresses.
     pub address: Option<IpAddr>,
     /// `None` if the node does not encrypt.
     pub key: Option<[u8; 32]>,
@@ -50,13 +50,13 @@ pub(crate) struct WireguardEndpoint {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VxlanEndpoint {
-    /// `None` until one has been allocated.
+    /// `None` until IPAM has assigned an address.
     pub address: Option<IpAddr>,
     pub mac: [u8; 6],
 }
 
 impl NodeFacts {
-    pub fn read(node: &Node) -> NodeFacts {
+    pub fn from_node(node: &Node) -> NodeFacts {
         let spec = &node.spec;
         let status = &node.status;
         let name = &node.metadata.name;
@@ -125,12 +125,13 @@ impl NodeFacts {
         self.bgp_v4.into_iter().chain(self.bgp_v6)
     }
 
-    /// Returns the BGP address of the same family as another.
+    /// Returns the BGP address that has the same family as another address.
     pub fn bgp_address_like(&self, other: IpAddr) -> Option<IpAddr> {
         if other.is_ipv4() { self.bgp_v4 } else { self.bgp_v6 }
     }
 
-    pub fn announces_no_services(&self) -> bool {
+    /// Returns whether the node must not advertise the addresses of services.
+    pub fn is_excluded_from_services(&self) -> bool {
         self.labels.get(EXCLUDE_FROM_LB_LABEL).is_some_and(|value| value == "true")
     }
 
@@ -178,7 +179,7 @@ fn parse_key(text: &str) -> Option<[u8; 32]> {
     <[u8; 32]>::try_from(bytes).ok().filter(|key| *key != [0; 32])
 }
 
-/// Returns the MAC of a VXLAN device for which none is configured: every node can derive it from the node name.
+/// Derives the MAC of a VXLAN device from the node name, so that other nodes know it without a stored MAC.
 fn derive_mac(name: &str) -> [u8; 6] {
     let mut mac = [DERIVED_MAC_PREFIX; 6];
     let digest = Sha1::digest(name.as_bytes());
@@ -186,7 +187,7 @@ fn derive_mac(name: &str) -> [u8; 6] {
     mac
 }
 
-/// Returns one address of each family: the one BGP uses, else an internal one, else an external one.
+/// Returns one address of each family: the address for BGP, or else an internal address, or else an external address.
 fn choose_addresses(
     routing: [Option<IpNet>; 2],
     listed: &[(&NodeAddressType, IpNet)],
@@ -210,13 +211,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macs_are_those_of_the_reference() {
+    fn derived_macs_match_calico() {
         assert_eq!(derive_mac("worker-7"), [0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]);
         assert_eq!(derive_mac("worker-7-v6"), [0x66, 0xeb, 0x0c, 0x9c, 0xa1, 0x98]);
     }
 
     #[test]
-    fn a_mac_that_is_none_is_not_used() {
+    fn invalid_macs_are_ignored() {
         assert_eq!(parse_mac("66:c4:A2:2f:77:0c"), Some([0x66, 0xc4, 0xa2, 0x2f, 0x77, 0x0c]));
         for bad in ["", "66:c4:a2:2f:77", "66:c4:a2:2f:77:0c:01", "66:c4:a2:2f:77:xx", "6666:0:0:0:0:0"] {
             assert_eq!(parse_mac(bad), None, "{bad}");

@@ -24,12 +24,12 @@ pub(crate) struct WireguardSettings {
     pub table: u32,
     /// Priority of the routing rule for that table.
     pub priority: u32,
-    /// Traffic between the nodes themselves is encrypted too.
+    /// Whether traffic between the nodes themselves is encrypted too.
     pub hosts: bool,
     /// Keepalive interval in seconds; 0 disables it.
     pub keepalive: u16,
     pub threaded: bool,
-    /// Mark of packets that the devices send; the routing rule does not match them.
+    /// Mark of the encrypted packets that the devices send, so that the routing rule does not match them.
     pub mark: u32,
 }
 
@@ -59,9 +59,9 @@ pub(crate) struct WireguardCompute {
     nodes: BTreeMap<String, Arc<NodeFacts>>,
     /// The nodes that have published each key. A key that two nodes publish is used for neither.
     holders: BTreeMap<(TunnelKind, PublicKey), BTreeSet<String>>,
-    /// Nodes to re-evaluate at the next flush.
+    /// Nodes whose peers may have changed since the last flush.
     changed: BTreeSet<String>,
-    /// The devices or their settings may have changed.
+    /// Whether the devices or their settings may have changed since the last flush.
     stale: bool,
     devices: BTreeMap<TunnelKind, TunnelDevice>,
     tables: BTreeMap<TunnelKind, (RoutingTable, bool)>,
@@ -75,7 +75,7 @@ pub(crate) struct WireguardChanges {
     pub plan: PlanChanges,
     /// Table of the routes through a device, and whether they include routes to the nodes themselves.
     pub tables: Vec<(TunnelKind, Option<(RoutingTable, bool)>)>,
-    /// Nodes with the address of their endpoint.
+    /// Nodes whose peer changed, with the address of its endpoint; `None` if the node is no longer a peer.
     pub peers: Vec<(TunnelKind, String, Option<IpAddr>)>,
 }
 
@@ -115,7 +115,7 @@ impl WireguardCompute {
                 && let Some(holders) = self.holders.get_mut(&(kind, old))
             {
                 holders.remove(name);
-                // A node that is the only remaining holder now owns the key.
+                // The key becomes usable if one holder remains.
                 self.changed.extend(holders.iter().cloned());
                 if holders.is_empty() {
                     self.holders.remove(&(kind, old));

@@ -1,4 +1,4 @@
-//! The workloads of this node: their interfaces and the addresses behind them.
+//! The workloads of this node: their interfaces and addresses.
 
 use crate::changes::PlanChanges;
 use crate::conversion_error::{ConversionError, ConversionReason};
@@ -17,11 +17,13 @@ pub(crate) type EndpointName = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct LocalWorkloads {
     endpoints: BTreeMap<EndpointName, (WorkloadId, PlannedWorkload)>,
-    /// The endpoints that claim an interface; the first one gets it, the others wait.
+    /// The endpoints that claim an interface. It belongs to the first endpoint; the others wait until that one is
+    /// removed.
     claims: BTreeMap<String, BTreeSet<(WorkloadId, EndpointName)>>,
+    /// Interfaces whose workload may have changed since the last flush.
     changed: BTreeSet<String>,
     in_plan: BTreeMap<WorkloadId, (EndpointName, PlannedWorkload)>,
-    /// Addresses of the workloads in the plan with the number of workloads, since two may claim the same address.
+    /// Addresses of the workloads in the plan, each with the number of its workloads: two may claim the same address.
     addresses: BTreeMap<IpAddr, usize>,
     /// Endpoints with BGP sessions.
     peers: BTreeMap<EndpointName, WorkloadPeering>,
@@ -31,14 +33,14 @@ pub(crate) struct LocalWorkloads {
     marked: usize,
 }
 
-/// Changes of one flush.
+/// Result of [`LocalWorkloads::flush`].
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadChanges {
     pub plan: PlanChanges,
     /// The addresses that changed.
     pub addresses: BTreeSet<IpAddr>,
-    /// Endpoints that have an interface (`true`) or have lost it (`false`).
-    pub wired: Vec<(EndpointName, bool)>,
+    /// Endpoints that have their interface (`true`) or have lost it (`false`).
+    pub interface_changes: Vec<(EndpointName, bool)>,
 }
 
 /// Features that the settings of a node allow its endpoints to request.
@@ -52,7 +54,7 @@ impl EndpointPermissions {
     pub const ALL: EndpointPermissions = EndpointPermissions { spoofing: true };
 }
 
-/// Returns the workload of an endpoint of this node, or the reason why it cannot be wired.
+/// Returns the workload of an endpoint of this node, or the reason why it cannot be in the plan.
 pub fn local_workload(
     endpoint: &WorkloadEndpoint,
     permissions: EndpointPermissions,
@@ -160,7 +162,7 @@ impl LocalWorkloads {
         self.in_plan.values().flat_map(|(_, workload)| workload.addresses.iter().copied())
     }
 
-    /// Returns the endpoints whose interface belongs to another endpoint.
+    /// Returns the endpoints that claim an interface which belongs to another endpoint.
     pub fn waiting(&self) -> impl Iterator<Item = &EndpointName> {
         self.claims.values().flat_map(|claims| claims.iter().skip(1)).map(|(_, name)| name)
     }
@@ -192,18 +194,18 @@ impl LocalWorkloads {
         }
         for id in stale.iter().filter(|id| !wanted.contains_key(id)) {
             if let Some((name, old)) = self.in_plan.remove(id) {
-                self.forget(&old, &mut changes.addresses);
-                changes.wired.push((name, false));
+                self.remove_addresses(&old, &mut changes.addresses);
+                changes.interface_changes.push((name, false));
                 changes.plan.removed.push(PlanUpdate::Workload(id.clone(), None));
             }
         }
         for (id, (name, workload)) in wanted {
-            changes.wired.push((name.clone(), true));
+            changes.interface_changes.push((name.clone(), true));
             if self.in_plan.get(&id).is_some_and(|(_, in_plan)| *in_plan == workload) {
                 continue;
             }
             if let Some((_, old)) = self.in_plan.remove(&id) {
-                self.forget(&old, &mut changes.addresses);
+                self.remove_addresses(&old, &mut changes.addresses);
             }
             for address in workload.routed() {
                 *self.addresses.entry(address).or_default() += 1;
@@ -216,7 +218,8 @@ impl LocalWorkloads {
         changes
     }
 
-    fn forget(&mut self, old: &PlannedWorkload, concerned: &mut BTreeSet<IpAddr>) {
+    /// Removes the addresses of a workload and adds them to `changed`.
+    fn remove_addresses(&mut self, old: &PlannedWorkload, changed: &mut BTreeSet<IpAddr>) {
         self.marked -= usize::from(old.qos.dscp.is_some());
         for address in old.routed() {
             if let Some(count) = self.addresses.get_mut(&address) {
@@ -225,12 +228,12 @@ impl LocalWorkloads {
                     self.addresses.remove(&address);
                 }
             }
-            concerned.insert(address);
+            changed.insert(address);
         }
     }
 }
 
-/// Returns the interfaces of the endpoints whose values differ.
+/// Returns the interfaces of the endpoints whose values differ between `old` and `new`.
 fn changed_interfaces<'a, T: PartialEq>(
     endpoints: &'a BTreeMap<EndpointName, (WorkloadId, PlannedWorkload)>,
     old: &'a BTreeMap<EndpointName, T>,

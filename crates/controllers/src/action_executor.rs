@@ -1,5 +1,5 @@
-//! Executes the actions that the cores decide. Failures are logged and counted; the next reconciliation finds the
-//! action again.
+//! Executes the actions that the cores return. Failures are logged and counted; the next reconciliation returns a
+//! failed action again.
 
 use crate::absence::{AbsenceSubject, SubjectOrigin};
 use crate::balancer::{self, AddressAssignment, AddressChoice};
@@ -20,7 +20,7 @@ use tortie_model::{KeyRange, Kind, Resource, Revision, StoreKey, StoreValue};
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{ResourceClient, StoreClient, StoreError};
 
-/// Number of addresses released in one call.
+/// Maximum number of addresses released in one call.
 const MAX_RELEASE_BATCH: usize = 10_000;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct ActionExecutor {
     kubernetes: StoreClient,
     allocator: Allocator,
     namespace: String,
-    /// Signalled for each action: there may be thousands, each with its own timeout.
+    /// Sent for each action: there may be thousands, each with its own timeout.
     pub heartbeat: ComponentHeartbeat,
 }
 
@@ -42,7 +42,7 @@ enum ActionError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Ipam(#[from] IpamError),
-    /// Why fewer addresses than requested were assigned.
+    /// Fewer addresses than requested were assigned.
     #[error("{0}")]
     Shortfall(String),
     #[error(
@@ -60,7 +60,7 @@ pub struct CollectionOutcome {
 
 impl ActionExecutor {
     pub fn new(context: &ControllerContext, heartbeat: ComponentHeartbeat) -> ActionExecutor {
-        let allocator = Allocator::new(context.client.clone(), balancer::owner());
+        let allocator = Allocator::new(context.client.clone(), balancer::block_owner());
         ActionExecutor {
             resources: ResourceClient::new(context.client.clone()),
             orchestrator: context.orchestrator.clone(),
@@ -84,7 +84,9 @@ impl ActionExecutor {
                     StoreKey::Service { namespace: service.namespace.clone(), name: service.name.clone() };
                 let found = self.kubernetes.look_up(&key).await?;
                 Ok(match found.map(|entry| entry.value) {
-                    Some(StoreValue::Service(found)) => balancer::handle(service, &found.uid) != *handle,
+                    Some(StoreValue::Service(found)) => {
+                        balancer::derive_handle(service, &found.uid) != *handle
+                    }
                     Some(_) => false,
                     None => true,
                 })
@@ -98,7 +100,7 @@ impl ActionExecutor {
                 if listing.revision == Revision::from(0) {
                     return Err(StoreError::Datastore("the API server does not serve IPPools".to_owned()));
                 }
-                is_in_no_pool(listing.entries.iter().map(|entry| &entry.value), *address)
+                is_outside_all_pools(listing.entries.iter().map(|entry| &entry.value), *address)
             }
             AbsenceSubject::Object { origin: SubjectOrigin::Kubernetes, key } => {
                 Ok(self.kubernetes.look_up(key).await?.is_none())
@@ -109,7 +111,8 @@ impl ActionExecutor {
         }
     }
 
-    pub async fn collect(&self, actions: Vec<garbage::GarbageAction>) -> CollectionOutcome {
+    /// Releases leaked addresses and empty blocks.
+    pub async fn collect_garbage(&self, actions: Vec<garbage::GarbageAction>) -> CollectionOutcome {
         let mut outcome = CollectionOutcome::default();
         let mut leaks: Vec<ReleaseRequest> = Vec::new();
         for action in actions {
@@ -149,14 +152,14 @@ impl ActionExecutor {
                 (report.released, u64::from(report.error.is_some()))
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot release addresses; trying again");
+                tracing::warn!(%error, "cannot release addresses; retrying");
                 (Vec::new(), 1)
             }
         }
     }
 
-    /// Executes an action of the balancer and returns whether it succeeded.
-    pub async fn balance(&self, action: balancer::BalancerAction) -> bool {
+    /// Executes an action of the balancer. Returns whether it succeeded.
+    pub async fn execute_balancer_action(&self, action: balancer::BalancerAction) -> bool {
         self.heartbeat.beat();
         match action {
             balancer::BalancerAction::Release(addresses) => self.release(&addresses).await.1 == 0,
@@ -168,7 +171,7 @@ impl ActionExecutor {
                         %error,
                         namespace = service.namespace,
                         service = service.name,
-                        "cannot assign an address to a service; trying again"
+                        "cannot assign an address to a service; retrying"
                     );
                 }
                 assigned.is_ok()
@@ -179,7 +182,7 @@ impl ActionExecutor {
                 match reported {
                     Ok(()) | Err(StoreError::DoesNotExist { .. }) => true,
                     Err(error) => {
-                        tracing::warn!(%error, "cannot write the status of a service; trying again");
+                        tracing::warn!(%error, "cannot write the status of a service; retrying");
                         false
                     }
                 }
@@ -187,33 +190,35 @@ impl ActionExecutor {
         }
     }
 
-    /// Executes a lifecycle action and returns whether it succeeded.
-    pub async fn update_finalizers(&self, action: lifecycle::LifecycleAction) -> bool {
+    /// Executes a lifecycle action. Returns whether it succeeded.
+    pub async fn execute_lifecycle_action(&self, action: lifecycle::LifecycleAction) -> bool {
         self.heartbeat.beat();
-        let (what, done) = match action {
+        let (object, outcome) = match action {
             lifecycle::LifecycleAction::Update(resource) => {
                 let write = ObjectWrite::Update(resource);
                 let key = write.key().to_string();
                 let written = write.execute_unchanged(self.resources.client()).await;
                 (key, written.map_err(ActionError::from))
             }
-            lifecycle::LifecycleAction::GiveUpBlocks(cidr) => {
-                // Blocks of nodes and blocks of load balancers.
+            lifecycle::LifecycleAction::ReleaseBlocks(cidr) => {
+                // The pool may have blocks of nodes and blocks of load balancers.
                 let hosts = self.allocator.release_pool_affinities(cidr).await;
-                let own =
-                    self.allocator.release_owner_affinities(&balancer::owner(), Some(cidr), false).await;
-                let released = hosts.and(own);
+                let load_balancers = self
+                    .allocator
+                    .release_owner_affinities(&balancer::block_owner(), Some(cidr), false)
+                    .await;
+                let released = hosts.and(load_balancers);
                 (cidr.to_string(), released.map_err(ActionError::from))
             }
         };
-        if let Err(error) = &done {
-            tracing::warn!(%error, what, "cannot update a pool or tier; trying again");
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, object, "cannot update a pool or tier; retrying");
         }
-        done.is_ok()
+        outcome.is_ok()
     }
 
-    /// Returns why policies must not be renamed yet, if they must not. All tortie-node pods must run this version,
-    /// and there must be no calico-node pods, because they may look up policies by the old names.
+    /// Returns the reason if policies must not be renamed yet. All tortie-node pods must run this version, and there
+    /// must be no calico-node pods, because other versions may look up policies by the old names.
     pub async fn find_rename_obstacle(&self) -> tortie_store::StoreResult<Option<String>> {
         for namespace in ["kube-system", "calico-system"] {
             let rollout = self.orchestrator.rollout(namespace, "calico-node").await?;
@@ -228,14 +233,14 @@ impl ActionExecutor {
             .map(|_| "DaemonSet tortie-node is being rolled out".to_owned()))
     }
 
-    /// Renames a policy and returns whether it succeeded.
+    /// Renames a policy. Returns whether it succeeded.
     pub async fn rename(&self, rename: PolicyRename) -> bool {
         self.heartbeat.beat();
         let renamed = self.try_rename(&rename).await;
         let PolicyRename { from, to, .. } = rename;
         match &renamed {
             Ok(()) => tracing::info!(%from, %to, "renamed a policy"),
-            Err(error) => tracing::warn!(%error, %from, "cannot rename a policy; trying again"),
+            Err(error) => tracing::warn!(%error, %from, "cannot rename a policy; retrying"),
         }
         renamed.is_ok()
     }
@@ -261,7 +266,7 @@ impl ActionExecutor {
         let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
         attributes.insert(attribute::TIMESTAMP_ATTRIBUTE.to_owned(), now);
         let holder = AddressHolder::new(Some(&wanted.handle), attributes);
-        match wanted.what {
+        match wanted.choice {
             AddressChoice::Addresses(addresses) => {
                 for address in addresses {
                     let request = SpecificRequest {
@@ -278,7 +283,7 @@ impl ActionExecutor {
                     v4_pools,
                     v6_pools,
                     intended: AddressUse::LoadBalancer,
-                    // A repeated request returns the same address.
+                    // With this limit, a repeated request returns the same address.
                     max_per_handle: Some(1),
                     ..AssignRequest::new(holder, u32::from(v4), u32::from(v6))
                 };
@@ -296,7 +301,7 @@ impl ActionExecutor {
 }
 
 /// Returns whether none of these pools contains the address. A pool whose CIDR cannot be parsed is an error.
-fn is_in_no_pool<'a>(
+fn is_outside_all_pools<'a>(
     pools: impl Iterator<Item = &'a StoreValue>,
     address: IpAddr,
 ) -> tortie_store::StoreResult<bool> {
@@ -327,13 +332,13 @@ mod tests {
             StoreValue::decode(&StoreKey::resource(Kind::IPPool, "", "p"), text.as_bytes()).unwrap()
         };
         let address = "198.51.100.1".parse().unwrap();
-        let judge = |cidrs: &[&str]| {
+        let is_outside = |cidrs: &[&str]| {
             let pools: Vec<StoreValue> = cidrs.iter().map(|cidr| pool(cidr)).collect();
-            is_in_no_pool(pools.iter(), address)
+            is_outside_all_pools(pools.iter(), address)
         };
-        assert!(judge(&[]).unwrap());
-        assert!(judge(&["192.0.2.0/24", "fd51::/64"]).unwrap());
-        assert!(!judge(&["192.0.2.0/24", "198.51.100.0/24"]).unwrap());
-        assert!(matches!(judge(&["nonsense"]), Err(StoreError::Parse { .. })));
+        assert!(is_outside(&[]).unwrap());
+        assert!(is_outside(&["192.0.2.0/24", "fd51::/64"]).unwrap());
+        assert!(!is_outside(&["192.0.2.0/24", "198.51.100.0/24"]).unwrap());
+        assert!(matches!(is_outside(&["nonsense"]), Err(StoreError::Parse { .. })));
     }
 }

@@ -1,8 +1,8 @@
-//! Leader election: one of several replicas leads, by a Lease that it renews.
+//! Leader election: of several replicas, the one that holds a Lease and renews it leads.
 //!
-//! As in other implementations, no replica trusts the clock of another: a lease has expired when it has not changed
-//! for its duration as observed locally. A leader that cannot renew its lease stops before any other replica can
-//! consider it expired.
+//! As in other implementations, no replica trusts the clock of another: a lease has expired when a replica has observed
+//! no change of it for the duration of the lease, by its own clock. A leader that cannot renew its lease steps down
+//! before any other replica can consider it expired.
 
 use jiff::Timestamp;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LEASE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct LeaseCandidate {
     identity: String,
-    /// The lease when it was last seen to change, and the time of that.
+    /// The lease as first read after its last change, and the time of that read.
     observed: Option<(LeaderLease, Duration)>,
 }
 
@@ -37,20 +37,20 @@ impl LeaseCandidate {
         LeaseCandidate { identity: identity.to_owned(), observed: None }
     }
 
-    /// Returns the next step for the lease as read. `now` is monotonic; `clock` is the wall-clock time written to the
-    /// lease.
+    /// Returns the next step, given the lease as read from kube-apiserver. `now` is monotonic; `clock` is the
+    /// wall-clock time written to the lease.
     pub fn next_step(&mut self, found: Option<LeaderLease>, now: Duration, clock: Timestamp) -> ElectionStep {
         let time = format!("{clock:.6}");
-        let mine = LeaderLease {
+        let own = LeaderLease {
             holder: self.identity.clone(),
             seconds: u32::try_from(LEASE_DURATION.as_secs()).unwrap_or(u32::MAX),
             renewed: time.clone(),
             acquired: time,
             ..found.clone().unwrap_or_default()
         };
-        let Some(lease) = found else { return ElectionStep::Write(mine) };
+        let Some(lease) = found else { return ElectionStep::Write(own) };
         if lease.holder == self.identity {
-            return ElectionStep::Write(LeaderLease { acquired: lease.acquired, ..mine });
+            return ElectionStep::Write(LeaderLease { acquired: lease.acquired, ..own });
         }
         let since = match &self.observed {
             Some((seen, since)) if *seen == lease => *since,
@@ -59,12 +59,12 @@ impl LeaseCandidate {
                 now
             }
         };
-        let holds = Duration::from_secs(u64::from(lease.seconds)).max(Duration::from_secs(1));
-        if !lease.holder.is_empty() && now.saturating_sub(since) < holds {
+        let duration = Duration::from_secs(u64::from(lease.seconds)).max(Duration::from_secs(1));
+        if !lease.holder.is_empty() && now.saturating_sub(since) < duration {
             return ElectionStep::Wait;
         }
         let transitions = lease.transitions.saturating_add(1);
-        ElectionStep::Write(LeaderLease { transitions, ..mine })
+        ElectionStep::Write(LeaderLease { transitions, ..own })
     }
 }
 
@@ -82,23 +82,23 @@ impl LeaderElection {
     pub async fn wait_until_leading(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
         let mut candidate = LeaseCandidate::new(&self.identity);
-        let mut troubled = false;
+        let mut error_logged = false;
         loop {
             heartbeat.beat();
             match self.attempt(&mut candidate, started.elapsed()).await {
                 Ok(true) => return,
-                Ok(false) => troubled = false,
-                Err(error) if !troubled => {
-                    tracing::warn!(%error, lease = self.name, "cannot read or write the lease; trying again");
-                    troubled = true;
+                Ok(false) => error_logged = false,
+                Err(error) if !error_logged => {
+                    tracing::warn!(%error, lease = self.name, "cannot read or write the lease; retrying");
+                    error_logged = true;
                 }
                 Err(_) => {}
             }
-            tokio::time::sleep(jittered()).await;
+            tokio::time::sleep(jittered_interval()).await;
         }
     }
 
-    /// Renews the lease. Returns when that has failed for too long or another replica holds the lease.
+    /// Renews the lease. Returns when renewals have failed for [`RENEW_DEADLINE`] or another replica holds the lease.
     pub async fn renew_until_lost(&self, heartbeat: &ComponentHeartbeat) {
         let started = tokio::time::Instant::now();
         let mut renewed = started;
@@ -124,8 +124,8 @@ impl LeaderElection {
         if let Ok(Some(lease)) = self.orchestrator.lease(&self.namespace, &self.name).await
             && lease.holder == self.identity
         {
-            let free = LeaderLease { holder: String::new(), ..lease };
-            if let Err(error) = self.orchestrator.write_lease(&self.namespace, &self.name, &free).await {
+            let released = LeaderLease { holder: String::new(), ..lease };
+            if let Err(error) = self.orchestrator.write_lease(&self.namespace, &self.name, &released).await {
                 tracing::debug!(%error, "cannot release the lease; it will expire");
             }
         }
@@ -152,7 +152,7 @@ impl LeaderElection {
 }
 
 /// Returns the interval with jitter, so that candidates that start together do not stay synchronised.
-fn jittered() -> Duration {
+fn jittered_interval() -> Duration {
     LEASE_RETRY_INTERVAL.mul_f64(rand::random_range(0.5..1.5))
 }
 
@@ -184,37 +184,37 @@ mod tests {
         assert_eq!(candidate.next_step(Some(renewed.clone()), at(129), clock), ElectionStep::Wait);
         let ElectionStep::Write(taken) = candidate.next_step(Some(renewed), at(130), clock) else { panic!() };
         assert_eq!((taken.holder.as_str(), taken.transitions, taken.version.as_str()), ("b", 1, "2"));
-        let free = LeaderLease { holder: String::new(), ..seen };
+        let released = LeaderLease { holder: String::new(), ..seen };
         assert!(
-            matches!(candidate.next_step(Some(free), at(131), clock), ElectionStep::Write(_)),
-            "one that was given up"
+            matches!(candidate.next_step(Some(released), at(131), clock), ElectionStep::Write(_)),
+            "a released lease"
         );
     }
 
     proptest! {
-        /// For any delays, at most one replica holds the lease: a leader that cannot renew stops before another may
-        /// take it.
+        /// For any delays, at most one replica leads: a leader that cannot renew the lease steps down before another
+        /// replica may acquire it.
         #[test]
-        fn there_is_one_leader_at_most(steps in proptest::collection::vec((0..3_usize, 1..4_u64, any::<bool>()), 1..300)) {
+        fn at_most_one_replica_leads(steps in proptest::collection::vec((0..3_usize, 1..4_u64, any::<bool>()), 1..300)) {
             let mut stored: Option<LeaderLease> = None;
             let mut version = 0_u32;
             let names = ["a", "b", "c"];
             let mut candidates = names.map(LeaseCandidate::new);
             // Time until which each replica considers itself the leader.
-            let mut leads = [at(0); 3];
+            let mut leads_until = [at(0); 3];
             let mut now = at(1000);
-            for (who, pause, works) in steps {
-                now += at(pause);
-                // Its requests are lost.
-                if !works {
+            // Each step is a replica, a delay, and whether the requests of the replica are delivered.
+            for (replica, delay, delivered) in steps {
+                now += at(delay);
+                if !delivered {
                     continue;
                 }
-                if let ElectionStep::Write(lease) = candidates[who].next_step(stored.clone(), now, Timestamp::UNIX_EPOCH) {
+                if let ElectionStep::Write(lease) = candidates[replica].next_step(stored.clone(), now, Timestamp::UNIX_EPOCH) {
                     version += 1;
                     stored = Some(LeaderLease { version: version.to_string(), ..lease });
-                    leads[who] = now + RENEW_DEADLINE;
+                    leads_until[replica] = now + RENEW_DEADLINE;
                 }
-                prop_assert!(leads.iter().filter(|until| **until > now).count() <= 1, "{leads:?} at {now:?}");
+                prop_assert!(leads_until.iter().filter(|until| **until > now).count() <= 1, "{leads_until:?} at {now:?}");
             }
         }
     }

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Delay after a failure to listen.
+/// Delay before the next attempt after a failure to listen.
 const LISTEN_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-pub fn health(state: Arc<ControllerState>) -> Router {
+pub fn health_router(state: Arc<ControllerState>) -> Router {
     Router::new().route("/liveness", get(liveness)).route("/readiness", get(readiness)).with_state(state)
 }
 
-pub fn metrics(state: Arc<ControllerState>) -> Router {
-    Router::new().route("/metrics", get(page)).with_state(state)
+pub fn metrics_router(state: Arc<ControllerState>) -> Router {
+    Router::new().route("/metrics", get(metrics_page)).with_state(state)
 }
 
 async fn liveness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
@@ -32,40 +32,42 @@ async fn readiness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, 
     }
 }
 
-async fn page(Shared(state): Shared<Arc<ControllerState>>) -> ([(&'static str, &'static str); 1], String) {
+async fn metrics_page(
+    Shared(state): Shared<Arc<ControllerState>>,
+) -> ([(&'static str, &'static str); 1], String) {
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics())
 }
 
-/// Serves on the current port and moves when it changes; port 0 disables the server.
-pub async fn follow(mut port: watch::Receiver<u16>, what: &'static str, router: Router) {
+/// Serves HTTP on a port that may change. Port 0 disables the server.
+pub async fn serve_on_port(mut port: watch::Receiver<u16>, server: &'static str, router: Router) {
     loop {
-        let wanted = *port.borrow_and_update();
+        let current = *port.borrow_and_update();
         let serving = async {
-            if wanted == 0 {
+            if current == 0 {
                 return std::future::pending().await;
             }
-            let mut said = false;
+            let mut error_logged = false;
             loop {
-                match tortie_http::listen("", wanted).await {
+                match tortie_http::listen("", current).await {
                     Ok(listener) => {
-                        said = false;
+                        error_logged = false;
                         tortie_http::serve(listener, router.clone(), None, Counter::default()).await;
                     }
-                    // Another replica on this host may use the port for as long as it runs.
-                    Err(error) if !std::mem::replace(&mut said, true) => {
-                        tracing::warn!(%error, what, wanted, "cannot listen for HTTP; trying again");
+                    // Another replica on this host may use the port as long as it runs, so log the error only once.
+                    Err(error) if !std::mem::replace(&mut error_logged, true) => {
+                        tracing::warn!(%error, server, port = current, "cannot listen for HTTP; retrying");
                     }
                     Err(_) => {}
                 }
                 tokio::time::sleep(LISTEN_RETRY_DELAY).await;
             }
         };
-        let changed = port.wait_for(|port| *port != wanted);
-        let gone = tokio::select! {
+        let changed = port.wait_for(|port| *port != current);
+        let is_sender_dropped = tokio::select! {
             () = serving => false,
             changed = changed => changed.is_err(),
         };
-        if gone {
+        if is_sender_dropped {
             return;
         }
     }

@@ -1,5 +1,5 @@
 //! The loop of the leading replica: receives events, passes them to the cores and executes the actions that they
-//! decide.
+//! return.
 
 use crate::absence::{AbsenceClaim, AbsenceGuard, ClaimAdmission, ReferenceCounts, SubjectOrigin};
 use crate::action_executor::ActionExecutor;
@@ -32,12 +32,12 @@ use tortie_store::StoreClient;
 use tortie_store::orchestrator::OrchestratorClient;
 use tortie_sync::Feed;
 
-/// Maximum number of events received before the cores run.
+/// Maximum number of events that are received before the cores run.
 const MAX_EVENTS_PER_ROUND: usize = 4096;
 const LEADER_TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after a failure.
+/// Delay before the next reconciliation after a failure.
 const FAILURE_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Delay after an event, to coalesce several.
+/// Delay of the reconciliation after an event, so that it covers several events.
 const EVENT_COALESCE_DELAY: Duration = Duration::from_millis(100);
 /// Interval between updates of the address metrics.
 const METRICS_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ const LEADER: &str = "leader";
 const DATASTORE_WATCH: &str = "datastore-watch";
 const KUBERNETES_WATCH: &str = "kubernetes-watch";
 
-/// Interval between checks whether all nodes are ready for policies to be renamed.
+/// Interval between checks whether all nodes run a version that allows policies to be renamed.
 const ROLLOUT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Connections and state shared by the controllers.
@@ -83,7 +83,7 @@ impl EventSource {
     }
 }
 
-/// Objects received so far, held by the cores.
+/// The cores, with the objects received so far.
 #[derive(Debug, Default)]
 struct ControllerCores {
     garbage: AddressCollector,
@@ -102,7 +102,7 @@ struct ControllerCores {
     guard: AbsenceGuard,
     /// The datastore is not Kubernetes.
     is_separate: bool,
-    /// The datastore is locked: nothing may be written.
+    /// The datastore is locked: the controllers must not write.
     locked: bool,
 }
 
@@ -113,7 +113,7 @@ struct LeaderState {
     counters: ControllerCounters,
 }
 
-/// Runs until a feed ends, which only happens on a fatal error.
+/// Runs the controllers until a feed ends, which only happens on a fatal error.
 pub async fn run_leader_loop(
     context: ControllerContext,
     mut settings: watch::Receiver<Arc<ControllerSettings>>,
@@ -128,13 +128,13 @@ pub async fn run_leader_loop(
     let started = Instant::now();
     let mut tick = tokio::time::interval(LEADER_TICK_INTERVAL);
     let mut next_reconciliation: Option<Instant> = Some(started);
-    let mut counted = started;
+    let mut metrics_updated = started;
     let mut compaction = PeriodicCompaction::new(context.client.compactor());
     loop {
         leader.executor.heartbeat.beat();
         let period = settings.borrow().compaction_period();
         compaction.run(period, &mut leader.counters).await;
-        let able = feeds.are_in_sync() && !leader.cores.locked;
+        let may_reconcile = feeds.are_in_sync() && !leader.cores.locked;
         tokio::select! {
             events = feeds.next() => match events {
                 Some(events) => {
@@ -149,7 +149,7 @@ pub async fn run_leader_loop(
                 Ok(()) => next_reconciliation = schedule_by(next_reconciliation, Duration::ZERO),
                 Err(_) => return,
             },
-            Some(()) = OptionFuture::from(next_reconciliation.map(tokio::time::sleep_until)), if able => {}
+            Some(()) = OptionFuture::from(next_reconciliation.map(tokio::time::sleep_until)), if may_reconcile => {}
             _ = tick.tick() => {}
         }
         if !feeds.are_in_sync() || leader.cores.locked {
@@ -175,8 +175,8 @@ pub async fn run_leader_loop(
         if leader.counters.failures > before {
             next_reconciliation = schedule_by(next_reconciliation, FAILURE_RETRY_DELAY);
         }
-        if counted.elapsed() >= METRICS_UPDATE_INTERVAL {
-            counted = Instant::now();
+        if metrics_updated.elapsed() >= METRICS_UPDATE_INTERVAL {
+            metrics_updated = Instant::now();
             context.state.set_metrics(metrics::page(
                 &leader.cores.pools,
                 leader.cores.garbage.blocks(),
@@ -187,9 +187,9 @@ pub async fn run_leader_loop(
     }
 }
 
-/// Returns the earlier of the planned time and `pause` from now.
-fn schedule_by(planned: Option<Instant>, pause: Duration) -> Option<Instant> {
-    let soon = Instant::now() + pause;
+/// Returns the earlier of the planned time and the time after a delay.
+fn schedule_by(planned: Option<Instant>, delay: Duration) -> Option<Instant> {
+    let soon = Instant::now() + delay;
     Some(planned.map_or(soon, |planned| planned.min(soon)))
 }
 
@@ -217,16 +217,16 @@ impl LeaderState {
         if admission.actions.is_empty() {
             return;
         }
-        let outcome = self.executor.collect(admission.actions).await;
+        let outcome = self.executor.collect_garbage(admission.actions).await;
         self.counters.failures += outcome.failures;
         let blocks: Vec<_> = self.cores.garbage.blocks().collect();
         for address in outcome.released {
-            let place = metrics::place(&self.cores.pools, &blocks, address);
-            *self.counters.reclaimed.entry(place).or_default() += 1;
+            let pool_and_node = metrics::pool_and_node(&self.cores.pools, &blocks, address);
+            *self.counters.reclaimed.entry(pool_and_node).or_default() += 1;
         }
     }
 
-    /// Renames misnamed policies once all nodes know them by their new names.
+    /// Renames misnamed policies once all nodes look them up by their new names.
     async fn rename_policies(&mut self, settings: &ControllerSettings, now: Duration) {
         self.counters.misnamed_policies = self.cores.policy_names.count();
         if !settings.migrates_policy_names() || !self.cores.policy_names.is_due(now) {
@@ -238,19 +238,19 @@ impl LeaderState {
                 tracing::info!(
                     reason,
                     policies = self.cores.policy_names.count(),
-                    "waiting before policies are renamed"
+                    "postponing the renaming of policies"
                 );
                 self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot rename policies: cannot check whether all nodes are ready");
+                tracing::warn!(%error, "cannot rename policies: cannot read the DaemonSets of the nodes");
                 self.counters.failures += 1;
                 self.cores.policy_names.postpone(now + ROLLOUT_CHECK_INTERVAL);
                 return;
             }
         }
-        for rename in self.cores.policy_names.renames(now) {
+        for rename in self.cores.policy_names.take_renames(now) {
             if self.executor.rename(rename).await {
                 self.counters.renamed_policies += 1;
             } else {
@@ -259,7 +259,7 @@ impl LeaderState {
         }
     }
 
-    /// Has the guard verify the absences that the claims rely on, and returns the admitted actions.
+    /// Lets the guard verify the absences that the claims rely on. Returns the admitted actions.
     async fn admit<A>(
         &mut self,
         scope: &'static str,
@@ -272,7 +272,7 @@ impl LeaderState {
         guard.admit(scope, claims, references, now, async |subject| executor.is_absent(subject).await).await
     }
 
-    /// Reconciles everything that depends on objects only, not on time. Returns when to run again.
+    /// Runs the reconciliations that depend on objects only, not on time. Returns when to run them again.
     async fn reconcile(&mut self, settings: &ControllerSettings, now: Duration) -> Option<Duration> {
         let mut retries = Vec::new();
         if let Some(node) = settings.node() {
@@ -295,12 +295,12 @@ impl LeaderState {
         let admission = self.admit("services", claims, &references, now).await;
         retries.push(admission.retry);
         for action in admission.actions {
-            self.counters.failures += u64::from(!self.executor.balance(action).await);
+            self.counters.failures += u64::from(!self.executor.execute_balancer_action(action).await);
         }
         if self.cores.is_separate {
-            let parts = select_mirrored(settings);
-            let claims = self.cores.mirror.writes(parts);
-            let references = self.cores.mirror.references(parts);
+            let selection = select_mirrored(settings);
+            let claims = self.cores.mirror.writes(selection);
+            let references = self.cores.mirror.references(selection);
             let admission = self.admit("mirror", claims, &references, now).await;
             retries.push(admission.retry);
             self.execute_writes(admission.actions).await;
@@ -308,13 +308,14 @@ impl LeaderState {
         retries.into_iter().flatten().min()
     }
 
-    /// Executes writes. The next reconciliation decides those that failed again.
+    /// Executes writes. The next reconciliation returns failed writes again.
     async fn execute_writes(&mut self, writes: Vec<ObjectWrite>) {
         for write in writes {
             self.executor.heartbeat.beat();
             let key = write.key();
             let written = match key {
-                // Validated like a user's write. The deletion of a node includes the objects that depend on it.
+                // Validated like the write of a user. The deletion of a node also deletes the objects that depend on
+                // it.
                 StoreKey::Resource { kind: Kind::Node | Kind::HostEndpoint, .. } => {
                     write.execute(&self.executor.resources).await
                 }
@@ -322,7 +323,7 @@ impl LeaderState {
                 _ => write.execute_unchanged(self.executor.resources.client()).await,
             };
             if let Err(error) = written {
-                tracing::warn!(%error, %key, "cannot write an object; trying again");
+                tracing::warn!(%error, %key, "cannot write an object; retrying");
                 self.counters.failures += 1;
             }
         }
@@ -332,12 +333,12 @@ impl LeaderState {
     async fn update_finalizers(&mut self) {
         let now = format!("{:.0}", jiff::Timestamp::now());
         let blocks = self.cores.garbage.blocks().map(|block| (block.cidr, block)).collect();
-        let mut left: BTreeMap<&str, usize> = BTreeMap::new();
-        self.cores.policies.values().for_each(|tier| *left.entry(tier).or_default() += 1);
-        let mut actions = lifecycle::pools(&self.cores.stored_pools, &blocks, &now);
-        actions.extend(lifecycle::tiers(&self.cores.tiers, &left, &now));
+        let mut policies_per_tier: BTreeMap<&str, usize> = BTreeMap::new();
+        self.cores.policies.values().for_each(|tier| *policies_per_tier.entry(tier).or_default() += 1);
+        let mut actions = lifecycle::decide_pool_actions(&self.cores.stored_pools, &blocks, &now);
+        actions.extend(lifecycle::decide_tier_actions(&self.cores.tiers, &policies_per_tier, &now));
         for action in actions {
-            self.counters.failures += u64::from(!self.executor.update_finalizers(action).await);
+            self.counters.failures += u64::from(!self.executor.execute_lifecycle_action(action).await);
         }
     }
 }
@@ -363,13 +364,13 @@ impl ControllerCores {
             FeedEvent::Delete { key, .. } => self.remove(source, &key, now),
             FeedEvent::Unreadable { key, reason, .. } => {
                 // Ignore unreadable entries: addresses and objects that they reference must not be garbage-collected.
-                tracing::warn!(%key, reason, "ignoring an unreadable entry; its previous value stays in effect");
+                tracing::warn!(%key, reason, "ignoring an unreadable entry; its previous value remains in effect");
             }
             FeedEvent::ConnectionLost { reason } => {
                 tracing::warn!(reason, ?source, "lost the connection to the store")
             }
             FeedEvent::ConnectionBack { .. } => {
-                tracing::info!(?source, "the connection to the store is restored")
+                tracing::info!(?source, "restored the connection to the store")
             }
             FeedEvent::InSync => {}
         }
@@ -493,7 +494,7 @@ impl ControllerCores {
     }
 }
 
-/// One feed, or one per source.
+/// The feed of the datastore and, if the datastore is not Kubernetes, the feed of Kubernetes.
 struct EventFeeds {
     datastore: EventFeed,
     kubernetes: Option<EventFeed>,
@@ -511,29 +512,32 @@ impl EventFeeds {
     fn new(context: &ControllerContext) -> EventFeeds {
         let affinities =
             KeyRange::BlockAffinities { affinity: AffinityType::Host, owner: None, ip_version: None };
-        let mut stored = vec![KeyRange::Blocks { ip_version: None }, affinities];
-        stored.extend(
+        let mut datastore_ranges = vec![KeyRange::Blocks { ip_version: None }, affinities];
+        datastore_ranges.extend(
             [Kind::IPPool, Kind::HostEndpoint, Kind::ClusterInformation, Kind::Node, Kind::WorkloadEndpoint]
                 .map(KeyRange::all),
         );
         let heartbeat = context.state.liveness.part(DATASTORE_WATCH);
         let Some(kubernetes) = &context.kubernetes else {
-            stored.push(KeyRange::Services);
-            stored.extend(policy_names::TIERED_KINDS.map(|kind| KeyRange::Written { kind, namespace: None }));
+            datastore_ranges.push(KeyRange::Services);
+            datastore_ranges
+                .extend(policy_names::TIERED_KINDS.map(|kind| KeyRange::Written { kind, namespace: None }));
             if context.client.stores_v3_as_written() {
-                stored.push(KeyRange::all(Kind::Tier));
+                datastore_ranges.push(KeyRange::all(Kind::Tier));
             }
-            let datastore = EventFeed::follow(EventSource::Both, &context.client, stored, heartbeat);
+            let datastore =
+                EventFeed::follow(EventSource::Both, &context.client, datastore_ranges, heartbeat);
             return EventFeeds { datastore, kubernetes: None };
         };
-        stored.extend([Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all));
-        let mut there = vec![KeyRange::Services];
-        there.extend(
+        datastore_ranges.extend([Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all));
+        let mut kubernetes_ranges = vec![KeyRange::Services];
+        kubernetes_ranges.extend(
             [Kind::Node, Kind::WorkloadEndpoint, Kind::Profile, Kind::NetworkPolicy].map(KeyRange::all),
         );
-        let datastore = EventFeed::follow(EventSource::Datastore, &context.client, stored, heartbeat);
+        let datastore =
+            EventFeed::follow(EventSource::Datastore, &context.client, datastore_ranges, heartbeat);
         let heartbeat = context.state.liveness.part(KUBERNETES_WATCH);
-        let kubernetes = EventFeed::follow(EventSource::Kubernetes, kubernetes, there, heartbeat);
+        let kubernetes = EventFeed::follow(EventSource::Kubernetes, kubernetes, kubernetes_ranges, heartbeat);
         EventFeeds { datastore, kubernetes: Some(kubernetes) }
     }
 

@@ -23,12 +23,12 @@ const READY_CONDITION: &str = "Ready";
 #[allow(clippy::large_enum_variant)]
 pub enum LifecycleAction {
     Update(Resource),
-    /// Nodes release their blocks in a pool that is being deleted.
-    GiveUpBlocks(IpNet),
+    /// Releases the block affinities in a pool that is being deleted.
+    ReleaseBlocks(IpNet),
 }
 
 /// Returns the updates of pool conditions and finalizers. `now` is in RFC 3339 format.
-pub fn pools(
+pub fn decide_pool_actions(
     pools: &BTreeMap<String, IPPool>,
     blocks: &BTreeMap<IpNet, &AddressBlock>,
     now: &str,
@@ -53,7 +53,7 @@ pub fn pools(
         let is_in_use =
             !is_terminating(&pool.metadata) && !overlaps && inside.iter().any(|block| is_used(block));
         if is_held && inside.iter().any(|block| block.affinity.is_some()) {
-            actions.push(LifecycleAction::GiveUpBlocks(cidr));
+            actions.push(LifecycleAction::ReleaseBlocks(cidr));
         } else if is_in_use {
             add(&mut changed.metadata, POOL_FINALIZER);
         } else if !is_held || inside.is_empty() {
@@ -70,7 +70,7 @@ pub fn pools(
             && block::is_empty(block)
             && !cidrs.iter().any(|cidr| cidr.contains(&block.cidr))
     });
-    actions.extend(left_behind.map(|block| LifecycleAction::GiveUpBlocks(block.cidr)));
+    actions.extend(left_behind.map(|block| LifecycleAction::ReleaseBlocks(block.cidr)));
     actions
 }
 
@@ -117,7 +117,7 @@ fn claim_rank(pool: &IPPool) -> u8 {
 
 /// Returns the updates of tier conditions and finalizers. `policies` is the number of policies per tier. Built-in
 /// tiers need no finalizer.
-pub fn tiers(
+pub fn decide_tier_actions(
     tiers: &BTreeMap<String, Tier>,
     policies: &BTreeMap<&str, usize>,
     now: &str,
@@ -228,7 +228,7 @@ mod tests {
         fn settle(&mut self) {
             for _ in 0..10 {
                 let blocks = self.blocks.iter().map(|block| (block.cidr, block)).collect();
-                let actions = pools(&self.pools, &blocks, NOW);
+                let actions = decide_pool_actions(&self.pools, &blocks, NOW);
                 if actions.is_empty() {
                     return;
                 }
@@ -243,7 +243,7 @@ mod tests {
                                 self.pools.insert(name, *pool);
                             }
                         }
-                        LifecycleAction::GiveUpBlocks(cidr) => {
+                        LifecycleAction::ReleaseBlocks(cidr) => {
                             self.blocks
                                 .retain(|block| !cidr.contains(&block.cidr) || !block::is_empty(block));
                             let left = self.blocks.iter_mut().filter(|block| cidr.contains(&block.cidr));
@@ -342,12 +342,16 @@ mod tests {
     fn a_tier_stays_until_its_policies_are_gone() {
         let Resource::Tier(tier) = object(Kind::Tier, "t", json!({}), json!({})) else { panic!() };
         let all = |tier: &Tier| BTreeMap::from([("t".to_owned(), tier.clone())]);
-        let updated =
-            |tier: &Tier, count: usize| match &tiers(&all(tier), &BTreeMap::from([("t", count)]), NOW)[..] {
-                [LifecycleAction::Update(Resource::Tier(tier))] => Some((**tier).clone()),
-                [] => None,
-                other => panic!("{other:?}"),
-            };
+        let updated = |tier: &Tier, count: usize| match &decide_tier_actions(
+            &all(tier),
+            &BTreeMap::from([("t", count)]),
+            NOW,
+        )[..]
+        {
+            [LifecycleAction::Update(Resource::Tier(tier))] => Some((**tier).clone()),
+            [] => None,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(updated(&tier, 0), None, "nothing depends on it");
         let mut tier = updated(&tier, 2).unwrap();
         assert_eq!(tier.metadata.finalizers, [TIER_FINALIZER]);

@@ -35,7 +35,7 @@ pub struct ControllerCounters {
 }
 
 /// Returns the pool and the node of an address as label values.
-pub fn place(
+pub fn pool_and_node(
     pools: &BTreeMap<String, AllocationPool>,
     blocks: &[&AddressBlock],
     address: IpAddr,
@@ -198,7 +198,7 @@ mod tests {
         );
         let address = "10.0.0.0".parse().unwrap();
         let mut counters = ControllerCounters { suspects: 3, ..ControllerCounters::default() };
-        counters.reclaimed.insert(place(&pools, &[&block], address), 7);
+        counters.reclaimed.insert(pool_and_node(&pools, &[&block], address), 7);
         let text = page(&pools, [&block, &stray], &counters, true);
         for line in [
             "ipam_allocations_in_use{ippool=\"p\",node=\"n1\"} 2",

@@ -1,9 +1,8 @@
 //! Renames policies whose custom resource has a different name than the policy.
 //!
 //! In `crd.projectcalico.org/v1` older versions stored the policy `web` of the default tier as `default.web`. A
-//! client that looks it up by its name does not find it and could create a second one. So the policy is stored again
-//! under its name, and the old object is deleted only afterwards: the same rules of the same tier are in force at all
-//! times.
+//! client that looks it up by its name does not find it and could create a second one. The policy is therefore first
+//! created under its name, and the old object is deleted afterwards, so that its rules are in force at all times.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +19,7 @@ pub const TIERED_KINDS: [Kind; 4] = [
     Kind::StagedGlobalNetworkPolicy,
 ];
 
-/// Maximum number of policies renamed before other work continues.
+/// Maximum number of policies that are renamed in one round of the leader loop.
 const MAX_RENAMES_PER_ROUND: usize = 50;
 /// Delay after a failed rename.
 const RENAME_RETRY_DELAY: Duration = Duration::from_secs(300);
@@ -35,10 +34,10 @@ pub struct MisnamedPolicies {
 #[derive(Debug)]
 struct MisnamedPolicy {
     resource: Resource,
-    tried: bool,
+    attempted: bool,
 }
 
-/// Creates the policy under `to`, then deletes `from` if it has not changed.
+/// A rename: creates the policy under `to`, then deletes `from` if it has not changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRename {
     pub from: StoreKey,
@@ -51,7 +50,7 @@ impl MisnamedPolicies {
         if !is_misnamed(key, resource) {
             return self.remove(key);
         }
-        self.misnamed.insert(key.clone(), MisnamedPolicy { resource: resource.clone(), tried: false });
+        self.misnamed.insert(key.clone(), MisnamedPolicy { resource: resource.clone(), attempted: false });
         self.due = Some(now);
     }
 
@@ -73,21 +72,22 @@ impl MisnamedPolicies {
         self.due = Some(until);
     }
 
-    /// Returns the next policies to rename. Each is tried once; those that still exist after a delay are tried again.
-    pub fn renames(&mut self, now: Duration) -> Vec<PolicyRename> {
-        if self.misnamed.values().all(|misnamed| misnamed.tried) {
-            self.misnamed.values_mut().for_each(|misnamed| misnamed.tried = false);
+    /// Returns the next policies to rename. Each rename is attempted once, and again after a delay if the old object
+    /// still exists.
+    pub fn take_renames(&mut self, now: Duration) -> Vec<PolicyRename> {
+        if self.misnamed.values().all(|misnamed| misnamed.attempted) {
+            self.misnamed.values_mut().for_each(|misnamed| misnamed.attempted = false);
         }
-        let untried = self.misnamed.iter_mut().filter(|(_, misnamed)| !misnamed.tried);
+        let untried = self.misnamed.iter_mut().filter(|(_, misnamed)| !misnamed.attempted);
         let renames = untried.take(MAX_RENAMES_PER_ROUND).filter_map(|(from, misnamed)| {
-            misnamed.tried = true;
+            misnamed.attempted = true;
             let StoreKey::Resource { kind, namespace, .. } = from else { return None };
             let resource = misnamed.resource.clone();
             let to = StoreKey::resource(*kind, namespace, &resource.metadata().name);
             Some(PolicyRename { from: from.clone(), to, resource })
         });
         let renames = renames.collect();
-        let more = self.misnamed.values().any(|misnamed| !misnamed.tried);
+        let more = self.misnamed.values().any(|misnamed| !misnamed.attempted);
         self.due = Some(if more { now } else { now + RENAME_RETRY_DELAY });
         renames
     }
@@ -105,14 +105,14 @@ fn is_misnamed(key: &StoreKey, resource: &Resource) -> bool {
 }
 
 /// Returns whether the object under the new name has the same content as the one to be stored.
-pub fn has_same_content(one: &Resource, other: &Resource) -> bool {
-    let meta = one.metadata();
-    if meta.labels != other.metadata().labels || meta.annotations != other.metadata().annotations {
+pub fn has_same_content(old: &Resource, new: &Resource) -> bool {
+    let meta = old.metadata();
+    if meta.labels != new.metadata().labels || meta.annotations != new.metadata().annotations {
         return false;
     }
-    let mut copy = other.clone();
+    let mut copy = new.clone();
     *copy.metadata_mut() = meta.clone();
-    copy == *one
+    copy == *old
 }
 
 #[cfg(test)]
@@ -134,53 +134,56 @@ mod tests {
         }
     }
 
-    fn heard(names: &mut MisnamedPolicies, (key, resource): &(StoreKey, Resource)) {
-        names.put(key, resource, NOW);
+    fn put_policy(policies: &mut MisnamedPolicies, (key, resource): &(StoreKey, Resource)) {
+        policies.put(key, resource, NOW);
     }
 
     #[test]
     fn misnamed_policies_of_the_default_tier_are_renamed() {
-        let mut names = MisnamedPolicies::default();
+        let mut policies = MisnamedPolicies::default();
         for (stored, name, tier) in [
             ("web", "web", "default"),
             ("default.web", "default.web", "default"),
             ("security.web", "web", "security"),
             ("default.kcnp.web", "kcnp.web", ""),
         ] {
-            heard(&mut names, &policy(stored, name, tier));
-            assert!(!names.is_due(NOW), "{stored} {name} {tier}");
+            put_policy(&mut policies, &policy(stored, name, tier));
+            assert!(!policies.is_due(NOW), "{stored} {name} {tier}");
         }
-        let wrong = policy("default.db", "db", "");
-        heard(&mut names, &wrong);
-        assert!(names.is_due(NOW) && names.count() == 1);
+        let misnamed = policy("default.db", "db", "");
+        put_policy(&mut policies, &misnamed);
+        assert!(policies.is_due(NOW) && policies.count() == 1);
         let to = StoreKey::resource(Kind::GlobalNetworkPolicy, "", "db");
         assert_eq!(
-            names.renames(NOW),
-            [PolicyRename { from: wrong.0.clone(), to, resource: wrong.1.clone() }]
+            policies.take_renames(NOW),
+            [PolicyRename { from: misnamed.0.clone(), to, resource: misnamed.1.clone() }]
         );
-        assert!(!names.is_due(NOW), "it is tried again later");
-        assert!(names.is_due(NOW + RENAME_RETRY_DELAY));
-        heard(&mut names, &wrong);
-        assert!(names.is_due(NOW), "somebody has changed it");
-        names.remove(&wrong.0);
-        assert!(!names.is_due(NOW + RENAME_RETRY_DELAY), "it is gone");
+        assert!(!policies.is_due(NOW), "the rename is retried later");
+        assert!(policies.is_due(NOW + RENAME_RETRY_DELAY));
+        put_policy(&mut policies, &misnamed);
+        assert!(policies.is_due(NOW), "the policy was changed");
+        policies.remove(&misnamed.0);
+        assert!(!policies.is_due(NOW + RENAME_RETRY_DELAY), "the policy was deleted");
     }
 
     #[test]
     fn failed_renames_do_not_block_others() {
-        let mut names = MisnamedPolicies::default();
+        let mut policies = MisnamedPolicies::default();
         for number in 0..2 * MAX_RENAMES_PER_ROUND + 1 {
-            heard(&mut names, &policy(&format!("default.p{number}"), &format!("p{number}"), "default"));
+            put_policy(
+                &mut policies,
+                &policy(&format!("default.p{number}"), &format!("p{number}"), "default"),
+            );
         }
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..3 {
-            assert!(names.is_due(NOW), "round {round}");
-            seen.extend(names.renames(NOW).into_iter().map(|rename| rename.from));
+            assert!(policies.is_due(NOW), "round {round}");
+            seen.extend(policies.take_renames(NOW).into_iter().map(|rename| rename.from));
         }
         assert_eq!(seen.len(), 2 * MAX_RENAMES_PER_ROUND + 1);
-        assert!(!names.is_due(NOW));
-        names.postpone(NOW);
-        assert_eq!(names.renames(NOW).len(), MAX_RENAMES_PER_ROUND, "from the beginning again");
+        assert!(!policies.is_due(NOW));
+        policies.postpone(NOW);
+        assert_eq!(policies.take_renames(NOW).len(), MAX_RENAMES_PER_ROUND, "all policies are tried again");
     }
 
     #[test]

@@ -71,7 +71,7 @@ async fn run_until(
     let mut observers = pin!(async {
         tokio::select! {
             () = write_liveness(&state) => {}
-            () = http::follow(health.1, "health", http::health(state.clone())) => {}
+            () = http::serve_on_port(health.1, "health", http::health_router(state.clone())) => {}
         }
     });
     let mut end = pin!(end);
@@ -106,7 +106,7 @@ async fn run_until(
             () = &mut observers => {}
             () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
-            () = http::follow(metrics.1, "metrics", http::metrics(state.clone())) => {}
+            () = http::serve_on_port(metrics.1, "metrics", http::metrics_router(state.clone())) => {}
             () = run_elections(&election, &context, mover.as_ref(), settings.clone()) => {}
         }
     };

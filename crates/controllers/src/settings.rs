@@ -45,7 +45,7 @@ const RECOGNISED_VARIABLES: [&str; 7] = [
     "AUTO_HOST_ENDPOINTS",
 ];
 
-/// Returns the configuration that is created if none exists.
+/// Returns the configuration that the controllers create if none exists.
 pub fn initial_configuration() -> KubeControllersConfiguration {
     let reconciler = Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
     let host_endpoint =
@@ -131,7 +131,8 @@ impl InvalidVariable {
     }
 }
 
-/// Returns a configuration in which only the listed controllers run, each as configured or else with its default.
+/// Returns a configuration in which only the listed controllers run. A listed controller that is not configured has its
+/// default settings.
 fn enable_listed(
     variable: &'static str,
     list: &str,
@@ -207,7 +208,7 @@ impl ControllerSettings {
         self.controllers().node
     }
 
-    /// Returns which services get an address, or `None` if the load-balancer controller is disabled.
+    /// Returns which services are assigned an address, or `None` if the load-balancer controller is disabled.
     pub fn balancer(&self) -> Option<AssignIPs> {
         Some(self.controllers().load_balancer?.assign_ips)
     }
@@ -224,7 +225,8 @@ impl ControllerSettings {
         period.to_std().filter(|period| !period.is_zero())
     }
 
-    /// Returns whether misnamed policies are renamed. On by default, because clients look them up by their names.
+    /// Returns whether misnamed policies are renamed. This is the default, because clients look up policies by their
+    /// names.
     pub fn migrates_policy_names(&self) -> bool {
         let migration = self.controllers().migration;
         migration.is_none_or(|migration| migration.policy_name_migrator != EnabledSwitch::Disabled)
@@ -280,9 +282,9 @@ mod tests {
         assert_eq!(settings.variables.len(), 5);
         assert_eq!(settings.compaction_period(), None);
         assert!(settings.migrates_policy_names(), "ENABLED_CONTROLLERS does not affect it");
-        let mut off = initial_configuration().spec;
-        off.controllers = Some(ControllersConfig::default());
-        let settings = environment(&given).apply_to(&off).unwrap();
+        let mut disabled = initial_configuration().spec;
+        disabled.controllers = Some(ControllersConfig::default());
+        let settings = environment(&given).apply_to(&disabled).unwrap();
         assert!(settings.node().is_some(), "a listed controller runs");
     }
 

@@ -39,21 +39,25 @@ pub async fn run(args: &ClusterArgs, global: &GlobalArgs, out: &mut dyn Write) -
     let ClusterCommand::Diags(args) = &args.command;
     writeln!(out, "==== Begin collecting diagnostics. ====")?;
     let store = session::connect(&args.connection, global).await?;
-    let bundle = DiagsBundle::new(&args.output_dir, "calico-diagnostics")?;
+    let mut bundle = DiagsBundle::new(&args.output_dir, "calico-diagnostics")?;
     for kind in Kind::ALL.iter().copied() {
         let text = match store.list_all(kind, None).await {
             Ok((list, unreadable)) => {
+                for error in &unreadable {
+                    bundle.record_missing(kind.plural(), &error.to_string());
+                }
                 let unreadable: String = unreadable.iter().map(|error| format!("{error}\n")).collect();
                 format!("{:#}\n{unreadable}", list.to_value())
             }
             // Some datastores do not support every kind.
             Err(StoreError::NotSupported { .. }) => continue,
-            Err(error) => format!("{error}\n"),
+            Err(error) => {
+                bundle.record_missing(kind.plural(), &error.to_string());
+                format!("{error}\n")
+            }
         };
         bundle.write(&format!("{}.json", kind.plural()), &text)?;
     }
     writeln!(out, "==== Producing a diagnostics bundle. ====")?;
-    let path = bundle.pack()?;
-    writeln!(out, "Diagnostic bundle created at {}", path.display())?;
-    Ok(())
+    bundle.finish("Diagnostic bundle created at", out)
 }

@@ -8,9 +8,11 @@ use crate::outcome::BatchReport;
 use crate::output::OutputError;
 use crate::policy::{ChangeError, EndpointError};
 use crate::verbs::VerbError;
+use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
 
-type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+type BoxedError = Box<dyn Error + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -65,9 +67,25 @@ impl CommandError {
 
     /// Creates a failure for an I/O error on a file, directory or socket. The message advises how to get
     /// missing permissions.
-    pub fn at(path: &std::path::Path, error: &io::Error) -> CommandError {
+    pub fn at(path: &Path, error: &io::Error) -> CommandError {
         let advice = if error.kind() == io::ErrorKind::PermissionDenied { "; run as root" } else { "" };
         CommandError::message(format!("{}: {error}{advice}", path.display()))
+    }
+
+    /// Returns whether the operating system denied access to a file or an object of the kernel.
+    pub fn is_permission_denied(&self) -> bool {
+        let first: Option<&(dyn Error + 'static)> = match self {
+            // Transparent variants hide the error that they contain from `source`.
+            CommandError::Other(error) => Some(&**error),
+            CommandError::Output(error) => Some(error),
+            other => other.source(),
+        };
+        let mut causes = std::iter::successors(first, |error: &&(dyn Error + 'static)| (*error).source());
+        causes.any(|cause| {
+            cause
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        })
     }
 
     /// Returns whether the reader of the output closed the pipe, which needs no error message.
@@ -89,4 +107,42 @@ pub fn print_report(report: BatchReport, out: &mut dyn Write) -> CommandResult<(
     out.write_all(report.out.as_bytes())?;
     out.flush()?;
     report.error.map_or(Ok(()), |error| Err(CommandError::message(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{path}: {source}")]
+    struct LockFailure {
+        path: &'static str,
+        source: io::Error,
+    }
+
+    fn denied() -> io::Error {
+        io::Error::from(io::ErrorKind::PermissionDenied)
+    }
+
+    #[test]
+    fn denied_access_is_found_in_every_chain() {
+        let lock = LockFailure { path: "/run/lock", source: denied() };
+        for error in [
+            CommandError::message(denied()),
+            CommandError::message(lock),
+            CommandError::context("report.json", denied()),
+            CommandError::Output(denied()),
+        ] {
+            assert!(error.is_permission_denied(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn advice_is_given_once() {
+        let path = Path::new("/run/node.sock");
+        let error = CommandError::at(path, &denied());
+        assert_eq!(error.to_string(), "/run/node.sock: permission denied; run as root");
+        assert!(!error.is_permission_denied(), "its message contains the advice already");
+        assert!(!CommandError::at(path, &io::Error::from(io::ErrorKind::NotFound)).is_permission_denied());
+    }
 }

@@ -1,5 +1,6 @@
 //! Reads resources from files, directories and standard input.
 
+use crate::field_names;
 use crate::kind_word::CLI_KINDS;
 use crate::suggestion;
 use serde_json::Value;
@@ -38,20 +39,39 @@ fn os_message(error: &io::Error) -> String {
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }
 
+/// The kinds that an input may contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptedKinds {
+    /// Those that the command line manages.
+    Managed,
+    /// Also those that only programs write, such as IPAMBlock.
+    All,
+}
+
 /// Returns every resource in a file, a directory or standard input, in order. No resources is an error unless
 /// `skip_empty`.
 pub fn resources(path: &Path, recursive: bool, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
+    resources_of(AcceptedKinds::Managed, path, recursive, skip_empty)
+}
+
+/// Returns every resource like [`resources`], with a choice of the accepted kinds.
+pub fn resources_of(
+    kinds: AcceptedKinds,
+    path: &Path,
+    recursive: bool,
+    skip_empty: bool,
+) -> Result<Vec<Resource>, InputError> {
     let shown = path.display().to_string();
     if shown == "-" {
-        return parse_file(&read_stdin()?, &shown, skip_empty);
+        return parse_file(kinds, &read_stdin()?, &shown, skip_empty);
     }
     if !fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
-        return parse_file(&read(path)?, &shown, skip_empty);
+        return parse_file(kinds, &read(path)?, &shown, skip_empty);
     }
     let mut all = Vec::new();
     for file in walk(path, recursive)? {
         let name = file.display().to_string();
-        let found = parse_file(&read(&file)?, &name, skip_empty).map_err(|error| match error {
+        let found = parse_file(kinds, &read(&file)?, &name, skip_empty).map_err(|error| match error {
             InputError::Document(text) => InputError::Document(format!("{name}: {text}")),
             other => other,
         })?;
@@ -64,18 +84,27 @@ fn unreadable(path: &Path, error: io::Error) -> InputError {
     InputError::Unreadable { path: path.display().to_string(), error }
 }
 
-fn parse_file(bytes: &[u8], name: &str, skip_empty: bool) -> Result<Vec<Resource>, InputError> {
-    let found = parse(bytes)?;
+fn parse_file(
+    kinds: AcceptedKinds,
+    bytes: &[u8],
+    name: &str,
+    skip_empty: bool,
+) -> Result<Vec<Resource>, InputError> {
+    let found = parse_kinds(kinds, bytes)?;
     if found.is_empty() && !skip_empty { Err(InputError::EmptyFile(name.to_owned())) } else { Ok(found) }
 }
 
 /// Parses the resources in the text of a file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
+    parse_kinds(AcceptedKinds::Managed, bytes)
+}
+
+fn parse_kinds(kinds: AcceptedKinds, bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
     documents
         .into_iter()
         .map(|document| {
-            decode(document.clone()).map_err(|error| {
+            decode_any_case(kinds, &document).map_err(|error| {
                 let hint = suggestion::hint(&document, &error);
                 InputError::Document(format!("{error}{hint}"))
             })
@@ -83,10 +112,20 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
         .collect()
 }
 
-fn decode(document: Value) -> Result<Resource, DecodeError> {
+/// Decodes a document. Only if it has unknown names, they are compared again without regard to case.
+fn decode_any_case(kinds: AcceptedKinds, document: &Value) -> Result<Resource, DecodeError> {
+    let error = match decode(kinds, document.clone()) {
+        Err(error @ (DecodeError::UnknownField(_) | DecodeError::UnknownKind { .. })) => error,
+        decoded => return decoded,
+    };
+    let mut renamed = document.clone();
+    if field_names::match_document(&mut renamed) { decode(kinds, renamed) } else { Err(error) }
+}
+
+fn decode(kinds: AcceptedKinds, document: Value) -> Result<Resource, DecodeError> {
     let resource = Resource::from_user(document)?;
     let kind = resource.kind();
-    if CLI_KINDS.contains(&kind) {
+    if kinds == AcceptedKinds::All || CLI_KINDS.contains(&kind) {
         return Ok(resource);
     }
     Err(DecodeError::UnknownKind { kind: kind.to_string(), version: API_VERSION.to_owned() })

@@ -32,19 +32,35 @@ pub const CLI_KINDS: &[Kind] = &[
     Kind::WorkloadEndpoint,
 ];
 
+/// A longer word may differ from the intended one by more slips of the keyboard: one, and one more for this many
+/// characters.
+const MAX_CHARS_PER_SLIP: usize = 8;
+
 /// Returns the kind for a word on the command line.
 pub fn parse_kind_word(word: &str) -> Option<Kind> {
     Kind::from_word(word).filter(|kind| CLI_KINDS.contains(kind))
 }
 
-/// Returns the kind most similar to an unknown word, for a suggestion.
-pub fn similar_kind(word: &str) -> Option<&'static str> {
+/// Returns the word for a kind that is most similar to an unknown word, for a suggestion.
+pub fn similar_kind(word: &str) -> Option<String> {
+    similar_word(word, CLI_KINDS)
+}
+
+/// Returns the name, plural or alias of one of the kinds that is most similar to an unknown word.
+pub fn similar_word(word: &str, kinds: &[Kind]) -> Option<String> {
     const SIMILARITY_THRESHOLD: f64 = 0.9;
+    /// Shorter aliases resemble many other words.
+    const MIN_ALIAS_CHARS: usize = 5;
     let word = word.to_ascii_lowercase();
-    let names = CLI_KINDS.iter().flat_map(|kind| [kind.plural(), kind.plural().trim_end_matches('s')]);
-    let rated = names.map(|name| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &word), name));
-    let (likeness, name) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    (likeness > SIMILARITY_THRESHOLD).then_some(name)
+    let names = kinds.iter().flat_map(|kind| [kind.plural().to_owned(), kind.name().to_ascii_lowercase()]);
+    let aliases = kinds.iter().flat_map(|kind| kind.aliases().iter().copied());
+    let aliases = aliases.filter(|alias| alias.len() >= MIN_ALIAS_CHARS).map(str::to_owned);
+    let rated = names.chain(aliases).map(|name| (strsim::jaro_winkler(&name, &word), name));
+    let (similarity, name) = rated.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let slips = strsim::osa_distance(&name, &word);
+    let is_similar = similarity > SIMILARITY_THRESHOLD
+        || (word.len() >= MIN_ALIAS_CHARS && slips <= 1 + word.len() / MAX_CHARS_PER_SLIP);
+    is_similar.then_some(name)
 }
 
 #[derive(Clone)]
@@ -100,10 +116,25 @@ mod tests {
 
     #[test]
     fn a_slip_is_recognised() {
-        assert_eq!(similar_kind("ipool"), Some("ippool"));
-        assert_eq!(similar_kind("GlobalNetworkPolcies"), Some("globalnetworkpolicies"));
-        assert_eq!(similar_kind("networkpolcy").map(|name| name.starts_with("networkpolic")), Some(true));
-        assert_eq!(similar_kind("pod"), None);
+        assert_eq!(similar_kind("ipool").as_deref(), Some("ippool"));
+        assert_eq!(similar_kind("GlobalNetworkPolcies").as_deref(), Some("globalnetworkpolicies"));
+        assert_eq!(similar_kind("networkpolcy").as_deref(), Some("networkpolicy"));
+        for (word, meant) in [
+            ("polciy", "policy"),
+            ("teirs", "tiers"),
+            ("nodse", "node"),
+            ("noed", "node"),
+            ("hostendpiont", "hostendpoint"),
+            ("workloadendpionts", "workloadendpoints"),
+            ("felixconifg", "felixconfig"),
+            ("bgpconfigratoins", "bgpconfigurations"),
+            ("perofiles", "profiles"),
+        ] {
+            assert_eq!(similar_kind(word).as_deref(), Some(meant), "{word}");
+        }
+        for other in ["pod", "pods", "deployment", "service", "secrets", "configmap", "ingress"] {
+            assert_eq!(similar_kind(other), None, "{other}");
+        }
         assert_eq!(similar_kind(""), None);
     }
 

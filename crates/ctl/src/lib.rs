@@ -5,6 +5,7 @@ pub mod cli;
 mod cluster;
 mod commands;
 mod failure;
+mod field_names;
 mod input;
 pub mod ipam;
 mod kind_word;
@@ -23,6 +24,7 @@ mod verbs;
 
 pub use cli::Cli;
 pub use commands::completion::completion;
+pub use commands::unknown_kind;
 pub use failure::CommandError;
 pub use output::table::layout;
 

@@ -39,6 +39,8 @@ pub struct BatchOutcome {
     pub kind: Option<Kind>,
     pub total: usize,
     pub handled: usize,
+    /// The number of objects that were handled before the first error.
+    handled_before_error: usize,
     pub errors: Vec<(Kind, String)>,
 }
 
@@ -66,7 +68,10 @@ impl BatchOutcome {
 
     pub fn record<T>(&mut self, kind: Kind, result: Result<T, impl Display>) {
         match result {
-            Ok(_) => self.handled += 1,
+            Ok(_) => {
+                self.handled += 1;
+                self.handled_before_error += usize::from(self.errors.is_empty());
+            }
             Err(error) => self.errors.push((kind, error.to_string())),
         }
     }
@@ -103,8 +108,10 @@ impl BatchOutcome {
         }
         let out = if self.handled > self.errors.len() || !continues_after_errors {
             let BatchOutcome { handled, total, .. } = self;
+            // Calico's text names the first objects even if one of them failed.
+            let first = if self.handled_before_error == *handled { "the first " } else { "" };
             format!(
-                "Partial success: {past} the first {handled} out of {total} {}resources:\n",
+                "Partial success: {past} {first}{handled} out of {total} {}resources:\n",
                 self.quoted_kind()
             )
         } else {
@@ -183,6 +190,13 @@ mod tests {
                 &[Ok(()), Ok(()), Err("a")],
                 APPLY_WORDING,
                 "Partial success: applied the first 2 out of 3 'IPPool' resources:\n",
+                "hit error: [a]",
+            ),
+            (
+                &[POOL, POOL, POOL],
+                &[Ok(()), Err("a"), Ok(())],
+                APPLY_WORDING,
+                "Partial success: applied 2 out of 3 'IPPool' resources:\n",
                 "hit error: [a]",
             ),
             (&[POOL, POOL], &[Ok(()), Err("a")], APPLY_WORDING, "", "hit error: [a]"),

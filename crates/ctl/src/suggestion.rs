@@ -1,17 +1,21 @@
 //! Suggests a similar name for an unknown kind or field.
 
+use crate::field_names::schema_with_metadata;
 use crate::kind_word;
 use serde_json::Value;
 use tortie_model::object::DecodeError;
-use tortie_model::{API_VERSION, Kind, schema};
+use tortie_model::{API_VERSION, Kind};
 
 const FIELD_SIMILARITY_THRESHOLD: f64 = 0.85;
+/// Maximum number of fields of one document for which a suggestion is made.
+const MAX_SUGGESTIONS: usize = 8;
 
 /// Returns the text to append to an error: `; did you mean spec.cidr?`, or nothing. `document` is the object
 /// that could not be decoded.
 pub fn hint(document: &Value, error: &DecodeError) -> String {
     let kind = document["kind"].as_str().unwrap_or_default();
     let meant = match error {
+        DecodeError::UnknownKind { .. } if kind.is_empty() => find_misspelt_type(document),
         DecodeError::UnknownKind { version, .. } if version == API_VERSION => {
             find_similar_kind(kind).map(str::to_owned)
         }
@@ -19,12 +23,33 @@ pub fn hint(document: &Value, error: &DecodeError) -> String {
             Some(format!("apiVersion {API_VERSION}"))
         }
         DecodeError::UnknownField(fields) => {
-            let first = fields.split(", ").next().unwrap_or_default();
-            Kind::from_name(kind).and_then(|kind| find_similar_field(kind, first))
+            Kind::from_name(kind).and_then(|kind| find_similar_fields(kind, fields))
         }
         _ => None,
     };
     meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
+}
+
+/// Returns `kind` or `apiVersion` if the document has a similar field instead.
+fn find_misspelt_type(document: &Value) -> Option<String> {
+    let known = ["kind", "apiVersion"].into_iter().filter(|known| document.get(known).is_none());
+    let given =
+        document.as_object()?.keys().filter(|key| !["metadata", "spec", "status"].contains(&key.as_str()));
+    let pairs = known.flat_map(|known| given.clone().map(move |given| (known, given)));
+    let meant = pairs.filter(|(known, given)| {
+        strsim::jaro_winkler(&known.to_lowercase(), &given.to_lowercase()) > FIELD_SIMILARITY_THRESHOLD
+    });
+    meant.map(|(known, given)| format!("{known} instead of {given}")).next()
+}
+
+/// Returns the suggestions for a list of unknown fields, as an error lists them.
+pub fn find_similar_fields(kind: Kind, fields: &str) -> Option<String> {
+    let meant: Vec<String> = fields
+        .split(", ")
+        .filter_map(|field| find_similar_field(kind, field))
+        .take(MAX_SUGGESTIONS)
+        .collect();
+    (!meant.is_empty()).then(|| meant.join(", "))
 }
 
 /// Returns the most similar kind, as it is written in an object.
@@ -34,7 +59,7 @@ fn find_similar_kind(word: &str) -> Option<&'static str> {
         return None;
     }
     let known = kind_word::parse_kind_word(word)
-        .or_else(|| kind_word::parse_kind_word(kind_word::similar_kind(word)?));
+        .or_else(|| kind_word::parse_kind_word(&kind_word::similar_kind(word)?));
     known.map(Kind::name)
 }
 
@@ -43,7 +68,7 @@ fn find_similar_field(kind: Kind, path: &str) -> Option<String> {
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
     let plain = without_indexes(parent);
     let mut paths = Vec::new();
-    collect_paths(&schema::json_schema(kind), "", &mut paths);
+    collect_paths(&schema_with_metadata(kind), "", &mut paths);
     let beside = paths.iter().filter_map(|path| {
         let (above, known) = path.rsplit_once('.').unwrap_or(("", path));
         (above == plain).then_some(known)
@@ -109,5 +134,16 @@ mod tests {
         let misplaced = json!({"apiVersion": API_VERSION, "kind": "IPPool", "metadata": {"name": "a", "cidr": "10.0.0.0/8"}});
         assert_eq!(hint_for(misplaced), "; did you mean spec.cidr?");
         assert_eq!(hint_for(policy(json!({"colour": "red"}))), "");
+        let several = policy(json!({"selectr": "all()", "oder": 5, "colour": "red"}));
+        assert_eq!(hint_for(several), "; did you mean spec.selector, spec.order?");
+        let misspelt = json!({"apiVersion": API_VERSION, "knd": "IPPool", "metadata": {"name": "a"}});
+        assert_eq!(hint_for(misspelt), "; did you mean kind instead of knd?");
+        let misspelt = json!({"apiversion": API_VERSION, "kid": "IPPool"});
+        assert_eq!(hint_for(misspelt), "; did you mean kind instead of kid?");
+        let label =
+            json!({"apiVersion": API_VERSION, "kind": "Tier", "metadata": {"name": "a", "lables": {}}});
+        assert_eq!(hint_for(label), "; did you mean metadata.labels?");
+        let part = json!({"apiVersion": API_VERSION, "kind": "Tier", "metdata": {"name": "a"}});
+        assert_eq!(hint_for(part), "; did you mean metadata?");
     }
 }

@@ -97,7 +97,7 @@ impl From<DataplaneError> for KernelFailure {
     /// Converts an error into a failure that concerns no workload.
     fn from(error: DataplaneError) -> KernelFailure {
         let (object, reason) = error.into();
-        KernelFailure { object, concerns: AffectedWorkloads::nobody(), reason }
+        KernelFailure { object, concerns: AffectedWorkloads::none(), reason }
     }
 }
 
@@ -111,7 +111,7 @@ pub enum AffectedWorkloads {
 }
 
 impl AffectedWorkloads {
-    pub fn nobody() -> AffectedWorkloads {
+    pub fn none() -> AffectedWorkloads {
         AffectedWorkloads::Workloads(BTreeSet::new())
     }
 }
@@ -259,7 +259,7 @@ mod tests {
         let ones = failure([id("one")].into_iter().collect());
         assert!(ones.concerns(&id("one")) && !ones.concerns(&id("two")));
         assert!(failure(AffectedWorkloads::Everything).concerns(&id("two")));
-        assert!(!failure(AffectedWorkloads::nobody()).concerns(&id("one")));
+        assert!(!failure(AffectedWorkloads::none()).concerns(&id("one")));
         assert_eq!(ones.to_string(), "route 10.0.0.1/32: File exists");
         let destination = "10.0.0.0/26".parse().unwrap();
         let elsewhere = KernelObject::route(RouteKey { table: RoutingTable(7), destination });

@@ -1,4 +1,4 @@
-//! Reads the host's routes that Tortie has not written, for the BGP speaker that advertises some of them.
+//! Reads the routes of the host that Tortie did not write. The BGP speaker advertises some of them.
 
 use crate::error::DataplaneResult;
 use crate::kernel::RtnetlinkClient;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::RoutingTable;
 
-/// Route protocols of routes that the kernel itself writes.
+/// Protocol numbers of routes that the kernel itself adds.
 const PROTOCOL_REDIRECT: u8 = 1;
 const PROTOCOL_KERNEL: u8 = 2;
 
@@ -20,12 +20,12 @@ pub struct HostRoute {
     pub interface: Option<String>,
     /// 0 if the route has no metric.
     pub metric: u32,
-    /// Whether the host has an address in the network; otherwise a program or an administrator has added the route.
+    /// Whether the host has an address in the network. If not, a program or an administrator added the route.
     pub connected: bool,
 }
 
-/// Returns the networks in which the host has addresses, and the routes in the main table that neither the kernel nor
-/// Tortie has written.
+/// Returns the networks in which the host has addresses, and the routes in the main table that neither the kernel nor a
+/// BGP speaker nor Tortie added.
 pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
     let kernel = RtnetlinkClient::open(host)?;
     let links: BTreeMap<u32, String> = kernel
@@ -48,9 +48,9 @@ pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
     }
     for entry in kernel.routes().await? {
         let net = entry.destination();
-        let is_known =
+        let is_excluded =
             [PROTOCOL_REDIRECT, PROTOCOL_KERNEL, PROTOCOL_BIRD, PROTOCOL_OURS].contains(&entry.protocol);
-        if entry.key.table == RoutingTable::MAIN && !is_known && is_global(net.addr()) {
+        if entry.key.table == RoutingTable::MAIN && !is_excluded && is_global(net.addr()) {
             let interface = entry.target.device().and_then(|device| links.get(&device)).cloned();
             routes.push(HostRoute { net, interface, metric: entry.metric, connected: false });
         }
@@ -58,13 +58,14 @@ pub async fn host_routes(host: &Netns) -> DataplaneResult<Vec<HostRoute>> {
     Ok(routes)
 }
 
-/// Whether the main table has routes of a BGP speaker: BIRD, which leaves them behind when it ends, or ours.
+/// Returns whether the main table has routes with the protocol number of BIRD, which does not delete its routes when it
+/// ends.
 pub async fn has_bgp_routes(host: &Netns) -> DataplaneResult<bool> {
     let routes = RtnetlinkClient::open(host)?.routes().await?;
     Ok(routes.iter().any(|entry| entry.key.table == RoutingTable::MAIN && entry.protocol == PROTOCOL_BIRD))
 }
 
-/// Whether an address is valid beyond the host and beyond a single link.
+/// Returns whether an address is valid outside of the host and of a single link.
 fn is_global(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local() && !address.is_multicast(),

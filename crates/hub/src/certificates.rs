@@ -31,7 +31,7 @@ pub enum CertificateError {
     #[error("Secret {0} does not exist; apply deploy/40-hub.yaml again")]
     NoSecret(String),
     #[error("Secret {0} has no certificate yet: no hub has issued one")]
-    NotMade(String),
+    NotIssued(String),
     #[error("kube-apiserver did not respond in {} s", SECRET_READ_TIMEOUT.as_secs())]
     Timeout,
     #[error("cannot issue certificates: {0}")]
@@ -60,7 +60,7 @@ pub struct CertificateKeeper {
     secret: CertificateSecret,
     kubernetes: KubernetesTarget,
     serving: watch::Sender<Option<Arc<ServerConfig>>>,
-    trouble: watch::Sender<Option<String>>,
+    last_error: watch::Sender<Option<String>>,
 }
 
 /// State that the keeper publishes.
@@ -69,25 +69,26 @@ pub struct CertificateState {
     /// TLS configuration of the server; `None` until certificates exist.
     pub serving: watch::Receiver<Option<Arc<ServerConfig>>>,
     /// Error of the last check; `None` if it succeeded.
-    trouble: watch::Receiver<Option<String>>,
+    last_error: watch::Receiver<Option<String>>,
 }
 
 impl CertificateState {
     /// Waits until certificates exist.
-    pub async fn wait_until_served(&self) {
+    pub async fn wait_until_issued(&self) {
         let mut serving = self.serving.clone();
         if serving.wait_for(Option::is_some).await.is_err() {
-            // The keeper has ended, and the hub ends with it.
+            // The keeper task has ended, which also ends the hub.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns why no client can be accepted. Returns `None` once certificates exist, even if a later renewal fails.
-    pub fn obstacle(&self) -> Option<String> {
+    /// Returns why the hub cannot accept clients. Returns `None` once certificates exist, even if a later renewal
+    /// fails.
+    pub fn unready_reason(&self) -> Option<String> {
         if self.serving.borrow().is_some() {
             return None;
         }
-        Some(self.trouble.borrow().clone().unwrap_or_else(|| "it is being issued".to_owned()))
+        Some(self.last_error.borrow().clone().unwrap_or_else(|| "it is being issued".to_owned()))
     }
 }
 
@@ -97,9 +98,9 @@ impl CertificateKeeper {
         kubernetes: KubernetesTarget,
     ) -> (CertificateKeeper, CertificateState) {
         let serving = watch::Sender::new(None);
-        let trouble = watch::Sender::new(None);
-        let state = CertificateState { serving: serving.subscribe(), trouble: trouble.subscribe() };
-        (CertificateKeeper { secret, kubernetes, serving, trouble }, state)
+        let last_error = watch::Sender::new(None);
+        let state = CertificateState { serving: serving.subscribe(), last_error: last_error.subscribe() };
+        (CertificateKeeper { secret, kubernetes, serving, last_error }, state)
     }
 
     /// Checks and renews the certificates. Never returns.
@@ -108,15 +109,15 @@ impl CertificateKeeper {
         let mut served = None;
         loop {
             match self.renew(&mut served).await {
-                Ok(pause) => {
+                Ok(delay) => {
                     backoff.reset();
-                    self.trouble.send_replace(None);
-                    tokio::time::sleep(pause).await;
+                    self.last_error.send_replace(None);
+                    tokio::time::sleep(delay).await;
                 }
                 Err(error) => {
                     // Renewal starts with a third of the lifetime left, so the certificate in use is still valid.
-                    tracing::warn!(%error, "cannot renew the certificates of hubs and nodes; trying again");
-                    self.trouble.send_replace(Some(error.to_string()));
+                    tracing::warn!(%error, "cannot renew the certificates of hubs and nodes; retrying");
+                    self.last_error.send_replace(Some(error.to_string()));
                     tokio::time::sleep(backoff.pause()).await;
                 }
             }
@@ -135,30 +136,30 @@ impl CertificateKeeper {
                 return Err(CertificateError::NoSecret(format!("{namespace}/{name}")));
             }
         }
-        let kept = SelfIssuedCertificates::from_secret_data(&own.data);
+        let stored = SelfIssuedCertificates::from_secret_data(&own.data);
         let trusted = node.data.get("ca.crt").map(String::as_str);
         let lifetimes = CertificateLifetimes::default();
         let now = unix_time();
         let names = [HUB_NAME.to_owned()];
-        if let Some(renewed) = SelfIssuedCertificates::renewed(&kept, trusted, &names, lifetimes, now)? {
+        if let Some(renewed) = SelfIssuedCertificates::renewed(&stored, trusted, &names, lifetimes, now)? {
             let data = renewed.into_secret_data();
             return write_secret(&kubernetes, namespace, &self.secret.name, own.version, data).await;
         }
         let [certificate, key] =
             ["tls.crt", "tls.key"].map(|key| node.data.get(key).cloned().unwrap_or_default());
         let current = ClientCertificate { certificate, key };
-        let client = kept.renewed_client(&current, NODE_NAME, lifetimes, now)?;
-        if client.is_some() || trusted != Some(kept.authorities.as_str()) {
+        let client = stored.renewed_client(&current, NODE_NAME, lifetimes, now)?;
+        if client.is_some() || trusted != Some(stored.authorities.as_str()) {
             let client = client.unwrap_or(current);
             let data =
-                [("ca.crt", kept.authorities), ("tls.crt", client.certificate), ("tls.key", client.key)];
+                [("ca.crt", stored.authorities), ("tls.crt", client.certificate), ("tls.key", client.key)];
             let data = data.map(|(key, value)| (key.to_owned(), value)).into();
             return write_secret(&kubernetes, namespace, &client_name, node.version, data).await;
         }
         let pem = TlsPem {
-            certificate: kept.certificate.into(),
-            key: kept.key.into(),
-            ca: Some(kept.authorities.into()),
+            certificate: stored.certificate.into(),
+            key: stored.key.into(),
+            ca: Some(stored.authorities.into()),
         };
         if served.as_ref() != Some(&pem) {
             self.serving.send_replace(Some(Arc::new(pem.server()?)));
@@ -189,11 +190,11 @@ async fn write_secret(
 }
 
 fn unix_time() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// The certificate of nodes. It is read from its Secret once, and again after a connection that no hub has served:
+/// The certificate of nodes. It is read from its Secret once, and again after a connection that no hub accepted:
 /// thousands of nodes that lose their hub at the same moment must not all send requests to kube-apiserver, and a
 /// renewed certificate is needed only when the old one is rejected. In TLS 1.3 the client completes its handshake
 /// before the server checks the certificate, so only a message of the hub proves that it was accepted.
@@ -209,7 +210,7 @@ pub struct NodeCertificates {
 struct CachedCertificate {
     pem: TlsPem,
     config: Arc<ClientConfig>,
-    /// The hub of the last connection has accepted it.
+    /// Whether a hub has accepted the certificate since the last call of [`NodeCertificates::config`].
     is_accepted: bool,
 }
 
@@ -223,6 +224,7 @@ impl NodeCertificates {
         }
     }
 
+    /// Returns the TLS configuration for the next connection.
     pub async fn config(&self) -> Result<Arc<ClientConfig>, CertificateError> {
         let mut cached = self.cached.lock().await;
         if let Some(certificate) = cached.as_mut()
@@ -262,7 +264,7 @@ impl NodeCertificates {
         }
         let parts = ["tls.crt", "tls.key", "ca.crt"].map(|key| secret.data.get(key).cloned());
         let [Some(certificate), Some(key), Some(ca)] = parts else {
-            return Err(CertificateError::NotMade(name));
+            return Err(CertificateError::NotIssued(name));
         };
         Ok(TlsPem { certificate: certificate.into(), key: key.into(), ca: Some(ca.into()) })
     }

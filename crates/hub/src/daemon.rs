@@ -84,7 +84,7 @@ pub async fn run(
     };
     let end = async {
         signalled.await;
-        hub.drain(settings.shutdown, settings.shutdown_pause).await;
+        hub.drain(settings.shutdown, settings.shutdown_interval).await;
     };
     tokio::select! {
         outcome = work => outcome,
@@ -159,7 +159,7 @@ async fn announce_readiness(
     tracing::info!(%address, "reading the datastore");
     hub.in_sync().await;
     if let Some(certificate) = certificate {
-        certificate.wait_until_served().await;
+        certificate.wait_until_issued().await;
     }
     // The hub also serves clients when standard output is closed.
     let _ = writeln!(io::stdout(), "ready: hub on {address}");
@@ -218,12 +218,12 @@ struct HubReadiness {
 impl HubReadiness {
     /// Renders the readiness page. A hub that cannot accept clients reports not ready, so nodes use another.
     fn page(&self) -> (StatusCode, String) {
-        let obstacle = self.certificate.as_ref().and_then(CertificateState::obstacle);
-        let is_ready = self.hub.is_in_sync() && obstacle.is_none();
+        let unready_reason = self.certificate.as_ref().and_then(CertificateState::unready_reason);
+        let is_ready = self.hub.is_in_sync() && unready_reason.is_none();
         let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let mut text = describe_health(&self.hub, &self.wait_cause);
-        if let Some(obstacle) = obstacle {
-            text += &format!("certificate: not available yet: {}\n", escape_controls(&obstacle));
+        if let Some(unready_reason) = unready_reason {
+            text += &format!("certificate: not available yet: {}\n", escape_controls(&unready_reason));
         }
         (code, text)
     }

@@ -29,6 +29,7 @@ impl FrameReader {
         FrameReader { buffer: BytesMut::new(), max_frame_bytes, idle_capacity }
     }
 
+    /// Reads the next frame.
     pub async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Bytes, FrameReadError> {
         loop {
             if let Some(frame) = unframe(&mut self.buffer, self.max_frame_bytes)? {
@@ -51,7 +52,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     #[tokio::test]
-    async fn frames_arrive_whole_and_within_their_limit() {
+    async fn frames_are_reassembled_and_limited() {
         let (mut writer, mut stream) = tokio::io::duplex(64);
         let mut reader = FrameReader::new(8, 16);
         let sending = tokio::spawn(async move {
@@ -62,7 +63,7 @@ mod tests {
             writer
         });
         for expected in ["abc", "", "abcdefgh"] {
-            // The read is cancelled over and over.
+            // Cancels the read each time it has to wait.
             let frame = loop {
                 tokio::select! {
                     biased;
@@ -74,7 +75,7 @@ mod tests {
         }
         let error = reader.next(&mut stream).await.unwrap_err();
         assert!(
-            matches!(error, FrameReadError::Protocol(ProtocolError::TooLong { length: 9, most: 8 })),
+            matches!(error, FrameReadError::Protocol(ProtocolError::TooLong { length: 9, limit: 8 })),
             "{error}"
         );
         drop(sending.await.unwrap());

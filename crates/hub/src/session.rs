@@ -21,10 +21,11 @@ pub struct ClientSession {
 enum SessionPhase {
     /// Waiting for the client's digests.
     Comparing,
-    /// Buckets that differ, the next one last. Changes made while they are sent follow from sequence number `from`.
+    /// Buckets that differ, the next one last. Changes with a higher number than `sequence` are sent
+    /// after them.
     Sending {
-        left: Vec<usize>,
-        from: u64,
+        remaining: Vec<usize>,
+        sequence: u64,
     },
     Following {
         sequence: u64,
@@ -42,24 +43,28 @@ pub enum SessionStep {
     SendBucket(Arc<LedgerBucket>),
 }
 
-/// Response to a hello.
+/// Response to the hello of a client.
 #[derive(Debug)]
 pub enum SessionOpening {
     Served {
         session: ClientSession,
+        /// Frames to send first.
         first: Vec<Bytes>,
     },
     /// The client has seen newer revisions than the hub: it has to wait.
     Behind,
+    /// The hub closes the connection for this reason.
     Refused(String),
 }
 
 impl ClientSession {
-    /// Opens a session. With `trusting`, the hub sends its state although the client has seen newer revisions,
+    /// Opens a session. With `allow_older`, the hub sends its state even if the client has seen newer revisions,
     /// because the store may have been restored from a backup.
-    pub fn open(hello: &HelloMessage, ledger: &HubLedger, trusting: bool) -> SessionOpening {
+    pub fn open(hello: &HelloMessage, ledger: &HubLedger, allow_older: bool) -> SessionOpening {
         if hello.magic != PROTOCOL_MAGIC {
-            return SessionOpening::Refused("this is a hub; the client sent another protocol".to_owned());
+            return SessionOpening::Refused(
+                "this port serves the hub protocol; the client sent another protocol".to_owned(),
+            );
         }
         let Some(version) = common_version(hello.oldest, hello.newest) else {
             return SessionOpening::Refused(format!(
@@ -69,7 +74,7 @@ impl ClientSession {
         };
         if let Some(class) = ledger.missing_class(&hello.wanted) {
             return SessionOpening::Refused(format!(
-                "this hub does not follow {class}; update it before its nodes"
+                "this hub does not watch {class}; upgrade the hub before its nodes"
             ));
         }
         if !ledger.is_in_sync() {
@@ -78,13 +83,13 @@ impl ClientSession {
         let behind = ledger.is_behind(&hello.marks);
         let welcome = WelcomeMessage { version, epoch: ledger.epoch(), behind };
         let mut first = vec![HubMessage::Welcome(welcome).frame()];
-        let known = hello.position.filter(|position| position.epoch == ledger.epoch());
-        let phase = match known {
+        let known_position = hello.position.filter(|position| position.epoch == ledger.epoch());
+        let phase = match known_position {
             Some(position) if ledger.frames_after(position.sequence, 0).is_some() => {
                 first.push(HubMessage::Resume(ledger.status().clone()).frame());
                 SessionPhase::Following { sequence: position.sequence }
             }
-            _ if behind && !trusting => return SessionOpening::Behind,
+            _ if behind && !allow_older => return SessionOpening::Behind,
             _ if hello.empty => {
                 let (phase, begin) =
                     SessionPhase::start_sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
@@ -113,15 +118,17 @@ impl ClientSession {
     pub fn next(&mut self, ledger: &HubLedger) -> SessionStep {
         match &mut self.phase {
             SessionPhase::Comparing => SessionStep::AwaitDigests,
-            SessionPhase::Sending { left, from } => match left.pop().and_then(|index| ledger.bucket(index)) {
-                Some(bucket) => SessionStep::SendBucket(bucket.clone()),
-                None => {
-                    self.phase = SessionPhase::Following { sequence: *from };
-                    SessionStep::Send(vec![
-                        HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
-                    ])
+            SessionPhase::Sending { remaining, sequence } => {
+                match remaining.pop().and_then(|index| ledger.bucket(index)) {
+                    Some(bucket) => SessionStep::SendBucket(bucket.clone()),
+                    None => {
+                        self.phase = SessionPhase::Following { sequence: *sequence };
+                        SessionStep::Send(vec![
+                            HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
+                        ])
+                    }
                 }
-            },
+            }
             SessionPhase::Following { sequence } => match ledger.frames_after(*sequence, MAX_SEND_BYTES) {
                 Some(frames) if frames.is_empty() => SessionStep::Wait,
                 Some(frames) => {
@@ -144,13 +151,13 @@ impl ClientSession {
 
 impl SessionPhase {
     fn start_sending(ledger: &HubLedger, sums: &[DigestSum]) -> (SessionPhase, Bytes) {
-        let mut left = ledger.differing_buckets(sums);
-        left.reverse();
-        let from = ledger.sequence();
+        let mut remaining = ledger.differing_buckets(sums);
+        remaining.reverse();
+        let sequence = ledger.sequence();
         let status = Some(ledger.status().clone());
         (
-            SessionPhase::Sending { left, from },
-            HubMessage::Begin(BeginMessage { sequence: from, status }).frame(),
+            SessionPhase::Sending { remaining, sequence },
+            HubMessage::Begin(BeginMessage { sequence, status }).frame(),
         )
     }
 }

@@ -16,8 +16,8 @@ const DEFAULT_HUB_PORT: u16 = 5473;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HubSettingError {
-    #[error("{name} (TYPHA_{}): {value:?} {why}", name.to_uppercase())]
-    Value { name: &'static str, value: String, why: &'static str },
+    #[error("{name} (TYPHA_{}): {value:?} {reason}", name.to_uppercase())]
+    Value { name: &'static str, value: String, reason: &'static str },
     #[error("ServerKeyFile, ServerCertFile, CAFile, ClientCN, ClientURISAN: {0}")]
     Tls(#[from] IncompleteTlsIdentity),
 }
@@ -54,10 +54,10 @@ pub struct HubSettings {
     pub options: HubServerOptions,
     pub health: Option<HubListenAddress>,
     pub metrics: Option<HubListenAddress>,
-    /// Time within which all clients are asked to leave before the hub ends, and the longest delay between two of
-    /// them.
+    /// Time within which all clients are asked to disconnect before the hub ends.
     pub shutdown: Duration,
-    pub shutdown_pause: Duration,
+    /// Maximum delay between two of these requests.
+    pub shutdown_interval: Duration,
     pub datastore: DatastoreOverride,
     pub tls: Option<HubTlsIdentity>,
     /// Secret in which hubs store the certificates that they issue, if no files are configured.
@@ -133,136 +133,150 @@ impl SettingValues {
             .filter(|value| !value.is_empty())
     }
 
-    fn text(&mut self, name: &str, default: &str) -> String {
+    fn take_text(&mut self, name: &str, default: &str) -> String {
         self.take(name).unwrap_or_else(|| default.to_owned())
     }
 
-    fn number<T: FromStr>(&mut self, name: &'static str, default: T) -> Result<T, HubSettingError> {
+    fn take_number<T: FromStr>(&mut self, name: &'static str, default: T) -> Result<T, HubSettingError> {
         match self.take(name) {
             Some(value) => value.parse().map_err(|_| HubSettingError::Value {
                 name,
                 value,
-                why: "is not a number, or not one that fits",
+                reason: "is not a number in the valid range",
             }),
             None => Ok(default),
         }
     }
 
     /// Parses a number of seconds greater than zero.
-    fn seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, HubSettingError> {
+    fn take_seconds(&mut self, name: &'static str, default: Duration) -> Result<Duration, HubSettingError> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
         let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        duration.ok_or(HubSettingError::Value { name, value, why: "is not a number of seconds above zero" })
+        duration.ok_or(HubSettingError::Value {
+            name,
+            value,
+            reason: "is not a number of seconds greater than zero",
+        })
     }
 
-    fn switch(&mut self, name: &'static str) -> Result<bool, HubSettingError> {
+    /// Parses a Boolean; `false` if it is not set.
+    fn take_switch(&mut self, name: &'static str) -> Result<bool, HubSettingError> {
         let Some(value) = self.take(name) else { return Ok(false) };
         match value.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "y" | "t" => Ok(true),
             "false" | "0" | "no" | "n" | "f" => Ok(false),
-            _ => Err(HubSettingError::Value { name, value, why: "is neither true nor false" }),
+            _ => Err(HubSettingError::Value { name, value, reason: "is neither true nor false" }),
         }
     }
 
-    /// Returns an address from the settings for its switch, host and port; `None` if it is switched off.
-    fn listen_address(
+    /// Returns the address of a listener. `names` are the settings that enable it and that hold its host and port.
+    /// Returns `None` if the listener is disabled.
+    fn take_listen_address(
         &mut self,
         names: [&'static str; 3],
         host: &str,
         port: u16,
     ) -> Result<Option<HubListenAddress>, HubSettingError> {
         let [switch, host_name, port_name] = names;
-        let address =
-            HubListenAddress { host: self.text(host_name, host), port: self.number(port_name, port)? };
-        Ok(self.switch(switch)?.then_some(address))
+        let address = HubListenAddress {
+            host: self.take_text(host_name, host),
+            port: self.take_number(port_name, port)?,
+        };
+        Ok(self.take_switch(switch)?.then_some(address))
     }
 
     fn read_all(&mut self) -> Result<HubSettings, HubSettingError> {
         let default = HubServerOptions::default();
-        let port = match self.number("ServerPort", 0)? {
+        let port = match self.take_number("ServerPort", 0)? {
             0 => DEFAULT_HUB_PORT,
             port => port,
         };
-        let namespace = self.text("K8sNamespace", "kube-system");
-        let ping = self.seconds("ServerPingIntervalSecs", default.ping)?;
-        let pong = self.seconds("ServerPongTimeoutSecs", default.pong)?;
+        let namespace = self.take_text("K8sNamespace", "kube-system");
+        let ping = self.take_seconds("ServerPingIntervalSecs", default.ping)?;
+        let pong = self.take_seconds("ServerPongTimeoutSecs", default.pong)?;
         let options = HubServerOptions {
-            connections: self.number("MaxConnectionsUpperLimit", default.connections)?,
-            connections_of_one: self.number("MaxConnectionsPerSource", default.connections_of_one)?,
-            buffers: self.number("MaxBufferBytes", default.buffers)?,
-            handshake: self.seconds("ServerHandshakeTimeoutSecs", default.handshake)?,
-            write: self.seconds("ServerWriteTimeoutSecs", default.write)?,
+            connections: self.take_number("MaxConnectionsUpperLimit", default.connections)?,
+            connections_per_source: self
+                .take_number("MaxConnectionsPerSource", default.connections_per_source)?,
+            buffers: self.take_number("MaxBufferBytes", default.buffers)?,
+            handshake: self.take_seconds("ServerHandshakeTimeoutSecs", default.handshake)?,
+            write: self.take_seconds("ServerWriteTimeoutSecs", default.write)?,
             ping,
-            // Like Typha: a shorter timeout would end healthy connections.
+            // As in Typha: a shorter timeout would close healthy connections.
             pong: if pong <= ping * 2 { ping * 6 } else { pong },
             ..default
         };
-        let balance = self.balance(options.connections, &namespace)?;
-        let tls = self.tls()?;
+        let balance = self.read_balancer(options.connections, &namespace)?;
+        let tls = self.read_tls_identity()?;
         let secret = self.take("CertificateSecret").filter(|_| tls.is_none());
         let certificates = secret.map(|name| CertificateSecret { namespace, name });
         Ok(HubSettings {
-            server: HubListenAddress { host: self.text("ServerHost", ""), port },
+            server: HubListenAddress { host: self.take_text("ServerHost", ""), port },
             options,
-            health: self.listen_address(["HealthEnabled", "HealthHost", "HealthPort"], "localhost", 9098)?,
-            metrics: self.listen_address(
+            health: self.take_listen_address(
+                ["HealthEnabled", "HealthHost", "HealthPort"],
+                "localhost",
+                9098,
+            )?,
+            metrics: self.take_listen_address(
                 ["PrometheusMetricsEnabled", "PrometheusMetricsHost", "PrometheusMetricsPort"],
                 "",
                 9093,
             )?,
-            shutdown: self.seconds("ShutdownTimeoutSecs", Duration::from_secs(300))?,
-            shutdown_pause: self.seconds("ShutdownConnectionDropIntervalMaxSecs", Duration::from_secs(1))?,
-            datastore: self.datastore()?,
+            shutdown: self.take_seconds("ShutdownTimeoutSecs", Duration::from_secs(300))?,
+            shutdown_interval: self
+                .take_seconds("ShutdownConnectionDropIntervalMaxSecs", Duration::from_secs(1))?,
+            datastore: self.read_datastore_override()?,
             tls,
             certificates,
             balance,
         })
     }
 
-    fn balance(
+    fn read_balancer(
         &mut self,
         max_clients: usize,
         namespace: &str,
     ) -> Result<Option<ConnectionBalancer>, HubSettingError> {
         let name = "ConnectionRebalancingMode";
-        let mode = self.text(name, "none");
+        let mode = self.take_text(name, "none");
         let balance = ConnectionBalancer {
             namespace: namespace.to_owned(),
-            service: self.text("K8sServiceName", "calico-typha"),
-            port_name: self.text("K8sPortName", "calico-typha"),
-            count_interval: self.seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
-            leave_interval: self.seconds("ConnectionDropIntervalSecs", Duration::from_secs(1))?,
-            min_clients: self.number("MaxConnectionsLowerLimit", 400)?,
+            service: self.take_text("K8sServiceName", "calico-typha"),
+            port_name: self.take_text("K8sPortName", "calico-typha"),
+            count_interval: self.take_seconds("K8sServicePollIntervalSecs", Duration::from_secs(30))?,
+            leave_interval: self.take_seconds("ConnectionDropIntervalSecs", Duration::from_secs(1))?,
+            min_clients: self.take_number("MaxConnectionsLowerLimit", 400)?,
             max_clients,
         };
         match mode.to_ascii_lowercase().as_str() {
             "none" => Ok(None),
             "kubernetes" => Ok(Some(balance)),
-            _ => Err(HubSettingError::Value { name, value: mode, why: "is neither none nor kubernetes" }),
+            _ => Err(HubSettingError::Value { name, value: mode, reason: "is neither none nor kubernetes" }),
         }
     }
 
-    fn tls(&mut self) -> Result<Option<HubTlsIdentity>, HubSettingError> {
+    fn read_tls_identity(&mut self) -> Result<Option<HubTlsIdentity>, HubSettingError> {
         let names = ["ServerKeyFile", "ServerCertFile", "CAFile", "ClientCN", "ClientURISAN"];
-        let [key, certificate, ca, name, uri] = names.map(|name| self.text(name, ""));
+        let [key, certificate, ca, name, uri] = names.map(|name| self.take_text(name, ""));
         Ok(HubTlsIdentity::new(&key, &certificate, &ca, &name, &uri)?)
     }
 
-    fn datastore(&mut self) -> Result<DatastoreOverride, HubSettingError> {
+    fn read_datastore_override(&mut self) -> Result<DatastoreOverride, HubSettingError> {
         let kind = self.take("DatastoreType");
         if let Some(value) = kind.clone().filter(|kind| !["etcdv3", "kubernetes"].contains(&kind.as_str())) {
             return Err(HubSettingError::Value {
                 name: "DatastoreType",
                 value,
-                why: "is neither etcdv3 nor kubernetes",
+                reason: "is neither etcdv3 nor kubernetes",
             });
         }
-        let scheme = self.text("EtcdScheme", "http");
+        let scheme = self.take_text("EtcdScheme", "http");
         let address = self.take("EtcdAddr").map(|address| format!("{scheme}://{address}"));
         let endpoints = self.take("EtcdEndpoints").or(address);
         let [key_file, cert_file, ca_file] =
-            ["EtcdKeyFile", "EtcdCertFile", "EtcdCaFile"].map(|name| self.text(name, ""));
+            ["EtcdKeyFile", "EtcdCertFile", "EtcdCaFile"].map(|name| self.take_text(name, ""));
         let etcd = endpoints.map(|endpoints| EtcdOverride { endpoints, key_file, cert_file, ca_file });
         Ok(DatastoreOverride { kind, etcd })
     }
@@ -273,10 +287,10 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)], file: &[(&str, &str)]) -> Result<HubSettings, HubSettingError> {
-        let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        let to_owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        HubSettings::read(own(variables), own(file))
+        HubSettings::read(to_owned(variables), to_owned(file))
     }
 
     #[test]
@@ -328,9 +342,9 @@ mod tests {
 
     #[test]
     fn configured_certificates_take_precedence() {
-        let own = read(&[("TYPHA_CERTIFICATESECRET", "hubs")], &[]).unwrap().certificates;
+        let issued = read(&[("TYPHA_CERTIFICATESECRET", "hubs")], &[]).unwrap().certificates;
         assert_eq!(
-            own,
+            issued,
             Some(CertificateSecret { namespace: "kube-system".to_owned(), name: "hubs".to_owned() })
         );
         let given = [

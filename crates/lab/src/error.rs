@@ -7,7 +7,7 @@ use std::path::Path;
 pub enum LabError {
     #[error("{0}")]
     Refused(String),
-    #[error("{what}: {source}{}", advice(source))]
+    #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
     /// Failure of a kernel operation on a namespace, link, address or route.
     #[error("{object}: {reason}")]
@@ -38,10 +38,6 @@ pub enum LabError {
 pub struct CniError {
     pub code: u64,
     pub message: String,
-}
-
-fn advice(error: &io::Error) -> &'static str {
-    if error.kind() == io::ErrorKind::PermissionDenied { "; run as root" } else { "" }
 }
 
 pub type LabResult<T> = std::result::Result<T, LabError>;

@@ -1,9 +1,9 @@
-//! Decommissions a host: removes what the node daemon installed on it.
+//! Decommissions a host: removes the network configuration and the files that the node daemon created on it.
 //!
-//! Policy, our rules in chains of other programs and our files are always removed. The interfaces, routes and tunnels
-//! of live pods stay unless the caller wants them removed too: they have the names that Calico uses, so Calico can
-//! adopt them. The policy of pods that stay is removed only once Felix guards them, unless the operator overrides
-//! this.
+//! Policy, the daemon's rules in chains of other programs and its files are always removed. The interfaces, routes and
+//! tunnels of running pods are kept unless the caller requests their removal: they have the names that Calico uses, so
+//! Calico can adopt them. If pods are kept, policy is removed only once chains of Felix guard them, which means that
+//! their packets pass through these chains, unless the operator overrides this.
 
 use crate::install::{self, InstallError};
 use crate::journal::AttachmentJournal;
@@ -18,8 +18,8 @@ use tortie_dataplane::{DataplaneError, DataplaneHandle, KernelFailure, MissingGu
 use tortie_plan::{DataplaneSettings, NodePlan};
 use tortie_store::config::settings_file;
 
-/// Time for a daemon that has just ended to finish its last change, and for the kernel's notifications about our own
-/// changes.
+/// Delay before the dataplane is stopped, in which the kernel reports its last changes and a daemon that has just ended
+/// finishes its own.
 const KERNEL_SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Interval between checks of Felix's chains.
 const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -27,26 +27,26 @@ const FELIX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How to treat the network of running containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivePodHandling {
-    /// They keep their network, for the software that takes the host over.
+    /// They keep their network, for the software that replaces Tortie on the host.
     Kept,
     /// Their interfaces, routes and tunnels are removed.
     CutOff,
 }
 
-/// When the policy of pods that stay is removed.
+/// When policy is removed if pods keep their network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyHandover {
-    /// When Felix's chains guard every endpoint that ours guard. Fails if they do not within this time.
+    /// As soon as chains of Felix guard every endpoint that our chains guard. Fails if they do not within this time.
     ToFelix(Duration),
     /// Immediately. The pods are unprotected until another policy engine is active.
     Now,
 }
 
-/// Felix's chains did not appear within the time limit.
+/// The chains of Felix did not appear within the time limit.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "after {} s Felix does not guard {}; nothing was removed and policy stays in force. Start calico-node beside this node's \
-     policy and try again, or remove policy without it by --now",
+    "after {} s Felix does not guard {}; nothing was removed and policy stays in force. Start calico-node on this host while \
+     policy is in force and try again, or remove policy without waiting with --now",
     waited.as_secs(),
     list_guards(missing)
 )]
@@ -55,7 +55,7 @@ pub struct FelixNotReady {
     missing: Vec<MissingGuard>,
 }
 
-/// Why a host is not clean.
+/// Reason why a host could not be decommissioned completely.
 #[derive(Debug, thiserror::Error)]
 pub enum DecommissionError {
     #[error(transparent)]
@@ -74,7 +74,7 @@ pub enum DecommissionError {
     Plugins(#[from] InstallError),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// Everything that failed.
+    /// All errors; the other steps succeeded.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Incomplete(Vec<DecommissionError>),
 }
@@ -85,7 +85,7 @@ fn list_failures(failures: &[KernelFailure]) -> String {
 }
 
 /// Decommissions a host whose daemon does not run. Fails if the daemon runs, because it would restore everything.
-/// Returns one line for each item that was removed, or that another program has replaced.
+/// Returns one line for each item that was removed, or that was kept because another program has replaced it.
 pub async fn leave(
     args: &NodeArgs,
     pods: LivePodHandling,
@@ -99,13 +99,13 @@ pub async fn leave(
     }
     let mut removed = clean_host(args, pods).await?;
     drop(locks);
-    // Fails if other software, for example the datastore, keeps files in the directory.
-    let empty = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
-    removed.extend(empty.map(|dir| format!("removed: {}", dir.display())));
+    // Removing a directory fails if other software, for example the datastore, has files in it.
+    let removed_dirs = dirs.into_iter().filter(|dir| std::fs::remove_dir(dir).is_ok());
+    removed.extend(removed_dirs.map(|dir| format!("removed: {}", dir.display())));
     Ok(removed)
 }
 
-/// Waits until Felix guards everything that our policy guards. Changes nothing.
+/// Waits until Felix guards every endpoint that our policy guards. Changes nothing on the host.
 pub async fn await_felix(limit: Duration) -> Result<(), DecommissionError> {
     let host = Netns::current()?;
     let started = Instant::now();
@@ -120,7 +120,7 @@ pub async fn await_felix(limit: Duration) -> Result<(), DecommissionError> {
                 missing = list_guards(&missing),
                 "waiting until Felix guards the endpoints of this host"
             ),
-            // Retry: a list that changes while it is being read is an error.
+            // Retry after errors too: a list that changes while it is read is an error.
             Ok(_) | Err(_) => {}
         }
         tokio::time::sleep(FELIX_POLL_INTERVAL).await;
@@ -150,7 +150,9 @@ pub(crate) async fn clean_host(
         Err(error) => failures.push(error.into()),
     }
     match clear_kernel(args, pods).await {
-        Ok(()) => removed.push("removed: policy, and our rules in the chains of others".to_owned()),
+        Ok(()) => {
+            removed.push("removed: policy, and the rules of Tortie in chains of other programs".to_owned())
+        }
         Err(error) => failures.push(error),
     }
     for path in list_files(args, pods) {
@@ -180,8 +182,8 @@ async fn cut_off_pods(args: &NodeArgs, host: &Netns) -> Result<(), DecommissionE
         }
     }
     let (dataplane, _reports) = DataplaneHandle::start(host.clone(), read_settings(args)).await?;
-    let nothing = NodePlan { learnt_complete: true, ..NodePlan::default() };
-    let outcome = dataplane.replace(nothing).await?;
+    let empty_plan = NodePlan { learnt_complete: true, ..NodePlan::default() };
+    let outcome = dataplane.replace(empty_plan).await?;
     tokio::time::sleep(KERNEL_SETTLE_DELAY).await;
     dataplane.stop().await;
     if outcome.failures.is_empty() {
@@ -195,11 +197,11 @@ pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
     read_settings(args).interface_prefixes
 }
 
-/// Returns the settings that the daemon used, as far as they are stored on this host.
+/// Returns the settings that the daemon used. Only settings that are stored on this host are known.
 fn read_settings(args: &NodeArgs) -> DataplaneSettings {
     let file = settings_file::read(&args.settings_file()).unwrap_or_default();
     let environment = ParameterEnvironment::new(EnvironmentVariables::of_process().0, file);
-    // Leave the forwarding sysctls alone: other software may need them.
+    // Do not change the forwarding sysctls: other software may need them.
     DataplaneSettings { ip_forwarding: false, ..PlanCompute::new("", environment).settings().clone() }
 }
 
@@ -214,7 +216,7 @@ fn list_files(args: &NodeArgs, pods: LivePodHandling) -> Vec<PathBuf> {
         args.run_dir.join("bgp"),
     ];
     let to_calico = pods == LivePodHandling::Kept;
-    // Files in Calico's own directories stay if Calico takes the host over.
+    // Keep files in directories of Calico if Calico replaces Tortie on the host.
     if !to_calico || args.calico_dir() == args.state_dir {
         files.extend(["nodename", "mtu"].map(|name| args.calico_dir().join(name)));
     }

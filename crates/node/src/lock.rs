@@ -22,8 +22,8 @@ pub enum LockError {
         "another node daemon ({holder}) runs in this network namespace; stop that one: a host is one node"
     )]
     Served { holder: String },
-    #[error("{path}: {error}")]
-    Io { path: String, error: io::Error },
+    #[error("{path}: {source}")]
+    Io { path: String, source: io::Error },
 }
 
 /// Lock on a network namespace, which keeps out a second daemon whatever directories it uses: two daemons that
@@ -66,7 +66,7 @@ impl NetnsLock {
                     Err(_) => Err(LockError::Served { holder: "it does not say who it is".to_owned() }),
                 }
             }
-            Err(error) => Err(LockError::Io { path: format!("@{name}"), error }),
+            Err(source) => Err(LockError::Io { path: format!("@{name}"), source }),
         }
     }
 }
@@ -75,7 +75,7 @@ impl DirLock {
     /// Locks an existing directory.
     pub fn acquire(dir: &Path) -> Result<DirLock, LockError> {
         let path = dir.join("lock");
-        let failed = |error| LockError::Io { path: path.display().to_string(), error };
+        let failed = |source| LockError::Io { path: path.display().to_string(), source };
         loop {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);

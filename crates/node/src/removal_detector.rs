@@ -1,9 +1,9 @@
 //! Decides at shutdown whether the daemon is being restarted or Tortie is being removed from the cluster.
 //!
-//! A pod does not learn why it is terminated. If its DaemonSet still exists, a new pod will take over. Deleting an
-//! installation also deletes the permission to read the DaemonSet. Therefore the daemon watches its own service
-//! account: if kube-apiserver rejects the request and the service account is known to be deleted, this is a removal.
-//! In all other cases the network stays.
+//! Kubernetes does not report to a pod why it is terminated. If its DaemonSet still exists, a new pod will replace it.
+//! Deleting an installation also deletes the permission to read the DaemonSet. Therefore the daemon watches its own
+//! service account: if kube-apiserver rejects the request for the DaemonSet and the service account was deleted, this
+//! is a removal. In all other cases the daemon keeps the network of the host.
 
 use crate::startup::EnvironmentVariables;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tortie_store::orchestrator::OrchestratorClient;
 use tortie_store::{StoreError, StoreLimits};
 
 const ACCOUNT_WATCH_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Timeout for the request at shutdown, and for the deletion of the service account to be reported.
+/// Timeout of the request at shutdown, and of the wait for the deletion of the service account.
 const REMOVAL_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The DaemonSet and the service account of the daemon's pod.
@@ -42,7 +42,7 @@ enum DaemonSetState {
 }
 
 impl RemovalDetector {
-    /// Returns None for a daemon that does not belong to a DaemonSet.
+    /// Returns `None` for a daemon that does not belong to a DaemonSet.
     pub fn new(
         variables: &EnvironmentVariables,
         target: Option<&KubernetesTarget>,
@@ -56,7 +56,7 @@ impl RemovalDetector {
     }
 
     /// Watches for the deletion of the service account. Never returns.
-    pub fn follow(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn watch_account(&self) -> impl Future<Output = ()> + Send + use<> {
         let membership = self.membership.clone();
         let target = self.target.clone();
         let account_gone = self.account_gone.clone();
@@ -72,24 +72,24 @@ impl RemovalDetector {
 
     /// Returns whether this shutdown is a removal from the cluster.
     pub async fn is_removed(&self) -> bool {
-        let asked =
+        let request =
             tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, daemon_set_stays(&self.target, &self.membership));
-        let answer = match asked.await {
+        let daemon_set = match request.await {
             Ok(Ok(true)) => DaemonSetState::Stays,
             Ok(Ok(false)) => DaemonSetState::Deleted,
             Ok(Err(StoreError::Unauthorized(_))) => DaemonSetState::Refused,
             Ok(Err(_)) | Err(_) => DaemonSetState::Unknown,
         };
-        let for_good = match answer {
+        let is_removal = match daemon_set {
             DaemonSetState::Stays | DaemonSetState::Unknown => false,
             DaemonSetState::Deleted => true,
             DaemonSetState::Refused => self.is_account_gone().await,
         };
-        tracing::info!(?answer, for_good, "checked whether this is a restart or a removal");
-        for_good
+        tracing::info!(?daemon_set, is_removal, "checked whether this is a restart or a removal");
+        is_removal
     }
 
-    /// Waits for the deletion of the service account for a short time.
+    /// Returns whether the service account is deleted. Waits a short time for its deletion.
     async fn is_account_gone(&self) -> bool {
         let mut account_gone = self.account_gone.subscribe();
         let gone = tokio::time::timeout(REMOVAL_CHECK_TIMEOUT, account_gone.wait_for(|gone| *gone)).await;
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_pod_of_a_daemon_set_asks() {
+    fn only_pods_of_a_daemon_set_detect_removals() {
         let variables = |names: &[&str]| {
             EnvironmentVariables(names.iter().map(|name| ((*name).to_owned(), "x".to_owned())).collect())
         };

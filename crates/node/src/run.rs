@@ -40,15 +40,15 @@ use tortie_store::config::{KubernetesTarget, settings_file};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
 const REGISTER_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum number of different causes of a wait for the datastore that are logged.
+/// Maximum number of different errors that are logged while the node waits for the datastore.
 const MAX_REPORTED_CAUSES: usize = 32;
-/// Delay before log settings that could not be applied are tried again.
+/// Delay before the node applies log settings again that it could not apply.
 const LOG_SETTINGS_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// Interval between garbage collections of attachments whose netns vanished without a CNI DEL.
 const ATTACHMENT_GC_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between checks of the host's addresses, unless AUTODETECT_POLL_INTERVAL sets another.
 const ADDRESS_POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// Rounds between two reads of our objects from the Kubernetes API, each of which takes several requests.
+/// Number of rounds between two reads of this node's objects from the Kubernetes API, which take several requests each.
 const KUBERNETES_POLL_ROUNDS: u64 = 60;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +69,7 @@ pub enum NodeRunError {
     Hub(#[from] feed::HubSettingsError),
     #[error("--install-cni: {0}")]
     Install(#[from] InstallError),
-    #[error("this host is not clean: {0}")]
+    #[error("this host was not cleaned completely: {0}")]
     Decommission(#[from] DecommissionError),
 }
 
@@ -81,7 +81,7 @@ fn describe_io(what: impl Display) -> impl FnOnce(io::Error) -> NodeRunError {
 /// Runs until SIGTERM or SIGINT, or until one of its tasks ends. Workloads keep their network afterwards, unless
 /// Tortie has been removed from the cluster ([`RemovalDetector`]).
 ///
-/// `logs` is the log of the process, which follows the settings.
+/// `logs` applies the log settings of the node to the process.
 pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Result<(), NodeRunError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(describe_io("signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(describe_io("signals"))?;
@@ -97,7 +97,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Re
     tasks.spawn("the CNI server", cni::serve(socket, served));
     let removal = RemovalDetector::new(&settings.variables, settings.kubernetes.as_ref());
     if let Some(removal) = &removal {
-        tasks.spawn("the watch over the node's account", removal.follow());
+        tasks.spawn("the watch of the node's service account", removal.watch_account());
     }
     let node = async {
         let _observers = start(&settings, version, logs, service, &mut tasks).await?;
@@ -116,7 +116,7 @@ pub async fn run(args: NodeArgs, version: &str, logs: Arc<dyn LogControl>) -> Re
             && removal.is_removed().await
         {
             tasks.stop().await;
-            tracing::info!("Tortie is removed from the cluster; this host is cleaned");
+            tracing::info!("Tortie was removed from the cluster; cleaning this host");
             decommission::clean_host(&args, LivePodHandling::CutOff).await?;
             return Ok(());
         }
@@ -221,8 +221,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Removes translations of the host's own traffic to floating addresses. This has to happen before the first request
-/// to the datastore: a pod may have claimed its address as a floating IP.
+/// Removes the DNAT of the host's own traffic to floating addresses. This must precede the first request to the
+/// datastore: a pod may have claimed the address of the datastore as a floating IP.
 async fn free_host_traffic() {
     let freed = match Netns::current() {
         Ok(host) => tortie_dataplane::free_host_traffic(&host).await,
@@ -231,10 +231,10 @@ async fn free_host_traffic() {
     match freed {
         Ok(0) => {}
         Ok(addresses) => {
-            tracing::warn!(addresses, "the host's own traffic to floating addresses is no longer translated");
+            tracing::warn!(addresses, "removed the DNAT of the host's own traffic to floating addresses");
         }
         Err(error) => {
-            tracing::error!(%error, "the host's own traffic to floating addresses may still be translated");
+            tracing::error!(%error, "cannot remove the DNAT of the host's own traffic to floating addresses");
         }
     }
 }
@@ -252,7 +252,7 @@ async fn start(
     let host = failpoint::with_faults(Netns::current()?);
     let state = Arc::new(NodeState::new(&settings.name));
     let compute = settings.create_compute();
-    // Probes are answered while the node waits for the datastore.
+    // Start these early, so that the node responds to probes while it waits for the datastore.
     state.set_parameters(compute.parameters());
     let observers = start_observers(state.clone(), settings.args.query_socket(), tasks)?;
     tracing::info!(node = settings.name, "starting");
@@ -290,8 +290,9 @@ impl StartedNode<'_> {
         state: Arc<NodeState>,
         version: &str,
     ) -> Result<StartedNode<'a>, NodeRunError> {
-        let waiting = StoreClient::connect_waiting(&settings.datastore, |error| report_wait(&state, error));
-        let client = waiting.await?;
+        let connection =
+            StoreClient::connect_waiting(&settings.datastore, |error| report_wait(&state, error));
+        let client = connection.await?;
         let resources = ResourceClient::new(client.clone());
         register(&resources, &settings.variables, &settings.name, version, &state).await?;
         state.set_trouble("datastore", None);
@@ -306,7 +307,7 @@ impl StartedNode<'_> {
         self.settings.name.clone()
     }
 
-    /// Follows the datastore or a hub, and corrects the feed with what only this node knows.
+    /// Follows the datastore or a hub, and corrects the feed with the attachments that this node has recorded.
     fn follow_datastore(
         &self,
         compute: &PlanCompute,
@@ -383,7 +384,7 @@ impl StartedNode<'_> {
         tasks.spawn("the warnings of the network", warnings);
         tasks.spawn("the log", follow_log_settings(state.clone(), logs));
         tasks.spawn("the MTU file", write_mtu(state.clone(), settings.args.calico_dir().join("mtu")));
-        tasks.spawn("the watch over the BGP speaker", watch_speaker(state.clone()));
+        tasks.spawn("the watch of the BGP speaker", watch_speaker(state.clone()));
     }
 
     /// Creates the CNI service, and spawns the tasks for the addresses and keys of tunnels.
@@ -430,7 +431,8 @@ impl StartedNode<'_> {
         }
     }
 
-    /// Cleans up the attachments, lets the CNI server answer requests, and keeps the attachments clean.
+    /// Collects garbage of attachments once, lets the CNI server process requests, and then collects garbage
+    /// periodically.
     async fn serve_cni(
         &self,
         service: Arc<CniService>,
@@ -440,20 +442,20 @@ impl StartedNode<'_> {
         service.adopt_endpoints().await;
         service.collect_garbage().await;
         let mut reclaimer = AttachmentReclaimer::new(&self.settings.name);
-        if self.state.take_lost() {
+        if self.state.take_endpoint_lost() {
             reclaimer.run(true, &service).await;
         }
         served.send_replace(Some(service.clone()));
         let rounds = if self.client.capabilities().is_api_server { KUBERNETES_POLL_ROUNDS } else { 1 };
         tasks.spawn("the garbage collection of attachments", async move {
-            // The start does not wait for this pass: IPAM never assigns an address that the journal holds, regardless
-            // of the datastore.
+            // The start of the node does not wait for this run: IPAM never assigns an address that the journal holds,
+            // even if the datastore does not hold it.
             reclaimer.run(true, &service).await;
             for round in 1_u64.. {
                 tokio::time::sleep(ATTACHMENT_GC_INTERVAL).await;
                 service.adopt_endpoints().await;
                 service.collect_garbage().await;
-                let lost = service.state.take_lost();
+                let lost = service.state.take_endpoint_lost();
                 if lost || round % rounds == 0 {
                     reclaimer.run(lost, &service).await;
                 }
@@ -475,9 +477,9 @@ impl StartedNode<'_> {
     }
 }
 
-/// Reports why the node waits for the datastore, in the log and on the health page.
+/// Reports in the log and on the health page why the node waits for the datastore.
 fn report_wait(state: &NodeState, error: &impl Display) {
-    tracing::warn!(%error, "waiting for the datastore; trying again every second");
+    tracing::warn!(%error, "waiting for the datastore; retrying every second");
     state.set_trouble("datastore", Some(format!("waiting for the datastore: {error}")));
 }
 
@@ -539,7 +541,7 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
         }
         state.set_warning("log", (!problems.is_empty()).then(|| problems.join("; ")));
         known = problems;
-        // Retry failed settings: a disk may become available again, and syslog may start after the node.
+        // Retry settings that failed: a disk may become available again, and syslog may start after the node.
         tokio::select! {
             changed = parameters.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOG_SETTINGS_RETRY_DELAY), if !known.is_empty() => {}

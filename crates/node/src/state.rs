@@ -32,7 +32,7 @@ pub struct NodeState {
     announced: watch::Sender<BTreeSet<WorkloadId>>,
     network_warnings: watch::Sender<BTreeMap<&'static str, Vec<NetworkWarning>>>,
     workloads_changed: Notify,
-    lost: AtomicBool,
+    endpoint_lost: AtomicBool,
     running_bgp_changed: Notify,
 }
 
@@ -44,12 +44,13 @@ struct SharedNodeFacts {
     warnings: BTreeMap<String, String>,
     /// Objects of the datastore that cannot take effect, with the reason.
     problems: BTreeMap<String, String>,
-    /// Chains and sets that the kernel refuses. The endpoints that they guard are closed.
+    /// Chains and sets that the kernel rejected. All packets of the endpoints that need them are dropped.
     refused: BTreeMap<String, String>,
     datastore_locked: bool,
     /// The workloads in the plan of this node.
     workloads: BTreeMap<WorkloadId, PlannedWorkload>,
-    changed: BTreeSet<WorkloadId>,
+    /// Workloads that were added, changed or removed since [`NodeState::take_changed_workloads`].
+    changed_workloads: BTreeSet<WorkloadId>,
     /// The BGP backend, if BGP is enabled.
     running: Option<RunningBgp>,
 }
@@ -70,7 +71,7 @@ impl NodeState {
             announced: watch::channel(BTreeSet::new()).0,
             network_warnings: watch::channel(BTreeMap::new()).0,
             workloads_changed: Notify::new(),
-            lost: AtomicBool::new(false),
+            endpoint_lost: AtomicBool::new(false),
             running_bgp_changed: Notify::new(),
         }
     }
@@ -106,7 +107,7 @@ impl NodeState {
         let mut limits =
             BTreeMap::from([("dataplane-loop".to_owned(), parameters.dataplane_watchdog_timeout)]);
         for (name, limit) in &parameters.health_timeout_overrides.0 {
-            // Translate the component names of Felix to ours.
+            // Translate the component names of Felix to those of this daemon.
             let name = match name.as_str() {
                 "InternalDataplaneMainLoop" => "dataplane-loop",
                 "CalculationGraph" => "engine",
@@ -117,7 +118,7 @@ impl NodeState {
         limits
     }
 
-    /// Becomes true once the snapshot of the datastore is complete and the kernel has the plan.
+    /// Returns a receiver that becomes true once the snapshot of the datastore is complete and the kernel has the plan.
     pub fn in_sync(&self) -> watch::Receiver<bool> {
         self.in_sync.subscribe()
     }
@@ -148,7 +149,7 @@ impl NodeState {
         });
     }
 
-    /// The public keys of the WireGuard devices; `None` while it is unknown which devices exist.
+    /// Returns a receiver of the public keys of the WireGuard devices; `None` while it is unknown which devices exist.
     pub fn public_keys(&self) -> watch::Receiver<Option<BTreeMap<TunnelKind, String>>> {
         self.public_keys.subscribe()
     }
@@ -157,12 +158,13 @@ impl NodeState {
         self.public_keys.send_replace(Some(keys));
     }
 
-    /// Next hops of routes to which the kernel has no route.
+    /// Returns a receiver of the next hops of BGP routes to which the kernel has no route.
     pub fn unreachable(&self) -> watch::Receiver<BTreeSet<IpAddr>> {
         self.unreachable.subscribe()
     }
 
-    /// Virtual machines in live migration to this node that have announced themselves on their link.
+    /// Returns a receiver of the virtual machines in live migration to this node that have announced their addresses on
+    /// their link.
     pub fn announced(&self) -> watch::Receiver<BTreeSet<WorkloadId>> {
         self.announced.subscribe()
     }
@@ -175,16 +177,17 @@ impl NodeState {
         self.unreachable.send_replace(next_hops);
     }
 
-    /// Records that the datastore lost the endpoint of a live attachment. It may have lost more.
-    pub fn set_lost(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+    /// Records that the datastore lost the endpoint of a live attachment. It may also have lost other objects.
+    pub fn set_endpoint_lost(&self) {
+        self.endpoint_lost.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`NodeState::set_lost`] was called since the last call of this function.
-    pub fn take_lost(&self) -> bool {
-        self.lost.swap(false, Ordering::Relaxed)
+    /// Returns whether [`NodeState::set_endpoint_lost`] was called since the last call of this function.
+    pub fn take_endpoint_lost(&self) -> bool {
+        self.endpoint_lost.swap(false, Ordering::Relaxed)
     }
 
+    /// Sets or clears the error of a component, which makes the node unready.
     pub fn set_trouble(&self, part: &str, trouble: Option<String>) {
         let mut facts = self.lock();
         match trouble {
@@ -206,8 +209,8 @@ impl NodeState {
         };
     }
 
-    /// Replaces the modes of the network that are configured but not in force. They are warnings of the component, and
-    /// are published in the Node object.
+    /// Replaces the network warnings of a component: network modes that are configured but not in force. They are also
+    /// warnings of the component, and are published in the Node object.
     pub fn set_network_warnings(&self, part: &'static str, warnings: Vec<NetworkWarning>) {
         let known = self.network_warnings.borrow().get(part).cloned().unwrap_or_default();
         if known == warnings {
@@ -215,7 +218,7 @@ impl NodeState {
         }
         for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
             let NetworkWarning { object, reason, advice } = warning;
-            tracing::warn!(object, reason, advice, "a configured mode of the network is not in force");
+            tracing::warn!(object, reason, advice, "a configured network mode is not in force");
         }
         let text: Vec<String> = warnings
             .iter()
@@ -227,7 +230,7 @@ impl NodeState {
         });
     }
 
-    /// Follows the modes of the network that are configured but not in force, by component.
+    /// Returns a receiver of the network warnings by component.
     pub fn network_warnings(&self) -> watch::Receiver<BTreeMap<&'static str, Vec<NetworkWarning>>> {
         self.network_warnings.subscribe()
     }
@@ -236,7 +239,7 @@ impl NodeState {
         self.lock().warnings.clone()
     }
 
-    /// Replaces the problems. Returns those that are new.
+    /// Replaces the objects of the datastore that cannot take effect. Returns those that are new.
     pub fn set_problems(&self, problems: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut facts = self.lock();
         let mut new = problems.clone();
@@ -275,19 +278,19 @@ impl NodeState {
         }
     }
 
-    /// Records that the speaker got a new configuration.
+    /// Records that the BGP speaker received a new configuration.
     pub fn set_bgp_configured(&self) {
         if let Some(running) = &mut self.lock().running {
             running.configured = std::time::SystemTime::now();
         }
     }
 
-    /// Waits until the BGP backend has started or stopped since the last call.
+    /// Waits until the BGP backend has started or stopped since this function last returned.
     pub async fn running_bgp_changed(&self) {
         self.running_bgp_changed.notified().await;
     }
 
-    /// Returns why the BGP backend does not run, or not as configured.
+    /// Returns the error if the BGP backend does not run, or does not run as configured.
     pub fn bgp_trouble(&self) -> Option<String> {
         let facts = self.lock();
         facts.troubles.get(bgp::BIRD).or_else(|| facts.troubles.get("bgp")).cloned()
@@ -297,7 +300,7 @@ impl NodeState {
         self.lock().running.clone()
     }
 
-    /// Tracks the workloads in the plan.
+    /// Updates the workloads in the plan.
     pub fn update_workloads(&self, updates: &[PlanUpdate]) {
         let mut facts = self.lock();
         for update in updates {
@@ -306,7 +309,7 @@ impl NodeState {
                 Some(workload) => facts.workloads.insert(id.clone(), workload.clone()),
                 None => facts.workloads.remove(id),
             };
-            facts.changed.insert(id.clone());
+            facts.changed_workloads.insert(id.clone());
             self.workloads_changed.notify_one();
         }
     }
@@ -316,17 +319,18 @@ impl NodeState {
         let mut facts = self.lock();
         let old = std::mem::replace(&mut facts.workloads, workloads.clone());
         let ids = old.keys().chain(workloads.keys());
-        facts.changed.extend(ids.filter(|id| old.get(*id) != workloads.get(*id)).cloned());
+        facts.changed_workloads.extend(ids.filter(|id| old.get(*id) != workloads.get(*id)).cloned());
         self.workloads_changed.notify_one();
     }
 
-    /// Waits until workloads were added, changed or removed since [`NodeState::take_changed`].
+    /// Waits until workloads were added, changed or removed since [`NodeState::take_changed_workloads`].
     pub async fn workloads_changed(&self) {
         self.workloads_changed.notified().await;
     }
 
-    pub fn take_changed(&self) -> BTreeSet<WorkloadId> {
-        std::mem::take(&mut self.lock().changed)
+    /// Returns the workloads that were added, changed or removed since the last call.
+    pub fn take_changed_workloads(&self) -> BTreeSet<WorkloadId> {
+        std::mem::take(&mut self.lock().changed_workloads)
     }
 
     pub fn workload(&self, id: &WorkloadId) -> Option<PlannedWorkload> {

@@ -88,7 +88,7 @@ pub async fn endpoints(
             (parameters.endpoint_reporting_enabled, delay, parameters.openstack_region.clone())
         };
         let prefix = status_prefix(&parameters.borrow(), run_dir.as_deref());
-        for id in state.take_changed() {
+        for id in state.take_changed_workloads() {
             let workload = state.workload(&id);
             writer.note(&id, workload.is_some());
             show(&mut files, &writer, &id, workload.as_ref());
@@ -395,7 +395,7 @@ mod tests {
 
     fn warning(interface: &str, parameters: &NodeParameters) -> NetworkWarning {
         let object = KernelObject::Interface { name: interface.to_owned() };
-        let concerns = AffectedWorkloads::nobody();
+        let concerns = AffectedWorkloads::none();
         let failure = KernelFailure { object, concerns, reason: "no such devices".to_owned().into() };
         tunnel_warning(&failure, parameters)
     }

@@ -43,9 +43,10 @@ pub fn print(args: &CrdsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         }
         return Ok(());
     };
-    fs::create_dir_all(directory)?;
+    fs::create_dir_all(directory).map_err(|error| CommandError::at(directory, &error))?;
     for document in &documents {
-        fs::write(directory.join(&document.file), &document.text)?;
+        let path = directory.join(&document.file);
+        fs::write(&path, &document.text).map_err(|error| CommandError::at(&path, &error))?;
     }
     writeln!(out, "Wrote {} files to {}", documents.len(), directory.display())?;
     Ok(())
@@ -70,10 +71,7 @@ fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
 fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
     let mut wanted = Vec::new();
     for word in &args.kinds {
-        wanted.push(
-            Kind::from_word(word)
-                .ok_or_else(|| CommandError::message(format!("resource type '{word}' is not supported")))?,
-        );
+        wanted.push(Kind::from_word(word).ok_or_else(|| tortie_ctl::unknown_kind(word))?);
     }
     let mut documents = Vec::new();
     if args.json_schema {
@@ -155,6 +153,10 @@ mod tests {
             "WorkloadEndpoint is not kept as a custom resource: there is no CRD for it"
         );
         assert_eq!(error(crds(&["pod"], false)), "resource type 'pod' is not supported");
+        assert_eq!(
+            error(crds(&["ipamblcoks"], false)),
+            "resource type 'ipamblcoks' is not supported; did you mean ipamblocks?"
+        );
         assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
     }
 

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tortie_ctl::CommandError;
 use tortie_datastore::{
     self as embedded, AutoCompaction, ListenAddress, StoreOptions, StoreServer, TlsFiles,
 };
@@ -72,7 +73,8 @@ async fn serve(args: DatastoreArgs) -> Result<(), Box<dyn Error + Send + Sync>> 
         seconds => AutoCompaction::Age(Duration::from_secs(seconds)),
     };
     if let Some(parent) = options.listen.iter().find_map(default_socket_dir) {
-        std::fs::create_dir_all(parent)?;
+        std::fs::create_dir_all(&parent)
+            .map_err(|error| CommandError::context(parent.display().to_string(), error))?;
     }
     if let Some(snapshot) = &args.restore {
         embedded::restore(snapshot, &options.data_dir)?;

@@ -202,7 +202,8 @@ fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             // Ignore write errors: the exit status still reports the failure.
-            let text = failure.to_string();
+            let advice = if failure.is_permission_denied() { "; run as root" } else { "" };
+            let text = format!("{failure}{advice}");
             let _ = writeln!(std::io::stderr(), "{}", escape_line_controls(&text));
             trouble(&args)
         }
@@ -255,7 +256,20 @@ fn parse<T: FromArgMatches>(
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(done(error.print()?))
         }
+        // calicoctl prints its help and succeeds if a command has only subcommands and none is given.
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && is_ctl(args) => {
+            Ok(done(write!(std::io::stdout(), "{}", error.render())?))
+        }
         Err(error) => Err(CommandError::message(error.to_string().trim_end().to_owned())),
+    }
+}
+
+/// Returns whether the command is calicoctl under one of its names.
+fn is_ctl(args: &[OsString]) -> bool {
+    match called_as(args) {
+        FrontEnd::Ctl(_) => true,
+        FrontEnd::Tortie => args.get(1).is_some_and(|word| word == "ctl"),
+        FrontEnd::Plugin(_) => false,
     }
 }
 

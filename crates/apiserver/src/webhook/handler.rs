@@ -60,24 +60,28 @@ impl WebhookHandler {
             self.metrics.count_refused("request");
             return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
         };
-        let question = match AdmissionRequest::parse(&body.bytes) {
-            Ok(question) => question,
+        let admission = match AdmissionRequest::parse(&body.bytes) {
+            Ok(admission) => admission,
             Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
         };
         let verdict = match webhook {
-            WebhookKind::TierRules => self.check_tier_rules(&question).await,
-            WebhookKind::ClusterInformation => self.check_writer(&question),
+            WebhookKind::TierRules => self.check_tier_rules(&admission).await,
+            WebhookKind::ClusterInformation => self.check_writer(&admission),
         };
         if let Err(refusal) = &verdict {
             tracing::info!(
-                user = question.user_info.name,
-                resource = question.resource.resource,
-                name = question.object_name(),
+                user = admission.user_info.name,
+                resource = admission.resource.resource,
+                name = admission.object_name(),
                 "rejected: {}",
                 refusal.message
             );
         }
-        build_response(StatusCode::OK, JSON_CONTENT_TYPE, Body::from(question.answer(verdict).to_string()))
+        build_response(
+            StatusCode::OK,
+            JSON_CONTENT_TYPE,
+            Body::from(admission.build_response(verdict).to_string()),
+        )
     }
 
     fn refuse_body(&self, error: BodyError) -> Response<Body> {
@@ -95,18 +99,20 @@ impl WebhookHandler {
 
     /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
     /// exists.
-    async fn check_tier_rules(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
-        let served = ServedKind::find(&question.resource.resource)
-            .filter(|served| served.is_tiered() && question.resource.group == GROUP);
-        let (Some(served), Some(verb)) = (served, question.operation.verb()) else { return Ok(()) };
-        let [old, new] = question.tiers();
+    async fn check_tier_rules(&self, admission: &AdmissionRequest) -> Result<(), StatusError> {
+        let served = ServedKind::find(&admission.resource.resource)
+            .filter(|served| served.is_tiered() && admission.resource.group == GROUP);
+        let (Some(served), Some(verb)) = (served, admission.operation.verb()) else { return Ok(()) };
+        let [old, new] = admission.tiers();
         for tier in [new, old.filter(|_| old != new)].into_iter().flatten() {
-            let name = question.object_name();
-            let wanted = TierAccess { served, verb, namespace: &question.namespace, name, tier };
-            self.access.authorise_tier(&question.user_info, &wanted).await?;
+            let name = admission.object_name();
+            let wanted = TierAccess { served, verb, namespace: &admission.namespace, name, tier };
+            self.access.authorise_tier(&admission.user_info, &wanted).await?;
         }
         match new {
-            Some(tier) if question.operation != AdmissionOperation::Delete && !question.is_leaving() => {
+            Some(tier)
+                if admission.operation != AdmissionOperation::Delete && !admission.is_being_deleted() =>
+            {
                 self.check_tier(tier).await
             }
             _ => Ok(()),
@@ -127,8 +133,8 @@ impl WebhookHandler {
     }
 
     /// Checks that a service account of nodes or controllers writes ClusterInformation; users may only read it.
-    fn check_writer(&self, question: &AdmissionRequest) -> Result<(), StatusError> {
-        let user = question.user_info.name.as_str();
+    fn check_writer(&self, admission: &AdmissionRequest) -> Result<(), StatusError> {
+        let user = admission.user_info.name.as_str();
         let own = CLUSTER_INFORMATION_WRITERS
             .map(|account| format!("system:serviceaccount:{}:{account}", self.namespace));
         if own.iter().any(|account| account == user) {

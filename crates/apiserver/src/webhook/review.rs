@@ -2,7 +2,7 @@
 
 use crate::refusal::StatusError;
 use crate::request::RequestVerb;
-use crate::write::text;
+use crate::write::text_at;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tortie_model::kinds::DEFAULT_TIER;
@@ -84,10 +84,10 @@ impl AdmissionRequest {
         }
     }
 
-    /// Returns the name in the request, or that of the new object.
+    /// Returns the name of the object in the request, or else in the new object.
     pub fn object_name(&self) -> &str {
         match self.name.as_str() {
-            "" => text(&self.object, "/metadata/name"),
+            "" => text_at(&self.object, "/metadata/name"),
             name => name,
         }
     }
@@ -96,25 +96,25 @@ impl AdmissionRequest {
     pub fn tiers(&self) -> [Option<&str>; 2] {
         [&self.old_object, &self.object].map(|object| match object {
             Value::Null => None,
-            object => match text(object, "/spec/tier") {
+            object => match text_at(object, "/spec/tier") {
                 "" => Some(DEFAULT_TIER),
                 tier => Some(tier),
             },
         })
     }
 
-    /// Returns whether the object is being deleted: then only the controllers that remove their finalizers still
-    /// write it.
-    pub fn is_leaving(&self) -> bool {
+    /// Returns whether the object is being deleted. Only the controllers that remove their finalizers write such an
+    /// object.
+    pub fn is_being_deleted(&self) -> bool {
         self.object.pointer("/metadata/deletionTimestamp").is_some()
     }
 
     /// Builds the AdmissionReview response.
-    pub fn answer(&self, verdict: Result<(), StatusError>) -> Value {
+    pub fn build_response(&self, verdict: Result<(), StatusError>) -> Value {
         let response = match verdict {
             Ok(()) => json!({"uid": self.uid, "allowed": true}),
-            Err(refusal) => json!({"uid": self.uid, "allowed": false,
-                "status": {"code": refusal.code(), "reason": refusal.reason_name(), "message": refusal.message}}),
+            Err(error) => json!({"uid": self.uid, "allowed": false,
+                "status": {"code": error.code(), "reason": error.reason_name(), "message": error.message}}),
         };
         json!({"apiVersion": API_VERSION, "kind": KIND, "response": response})
     }
@@ -129,27 +129,27 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_read() {
+    fn admission_reviews_are_parsed() {
         let request = json!({"uid": "u", "operation": "UPDATE", "name": "p", "namespace": "shop",
             "userInfo": {"username": "jane", "groups": ["net"], "extra": {"a": ["b"]}},
             "resource": {"group": "projectcalico.org", "version": "v3", "resource": "networkpolicies"},
             "object": {"spec": {"tier": "net"}}, "oldObject": {"spec": {}}});
-        let question = AdmissionRequest::parse(&review(request)).unwrap();
-        assert_eq!(question.tiers(), [Some("default"), Some("net")]);
-        assert_eq!((question.object_name(), question.namespace.as_str()), ("p", "shop"));
-        assert_eq!((question.user_info.name.as_str(), question.user_info.groups.len()), ("jane", 1));
-        assert_eq!(question.operation.verb(), Some(RequestVerb::Update));
-        assert!(!question.is_leaving());
-        let answer = question.answer(Err(StatusError::bad_request("no")));
-        assert_eq!(answer["response"]["uid"], "u");
+        let parsed = AdmissionRequest::parse(&review(request)).unwrap();
+        assert_eq!(parsed.tiers(), [Some("default"), Some("net")]);
+        assert_eq!((parsed.object_name(), parsed.namespace.as_str()), ("p", "shop"));
+        assert_eq!((parsed.user_info.name.as_str(), parsed.user_info.groups.len()), ("jane", 1));
+        assert_eq!(parsed.operation.verb(), Some(RequestVerb::Update));
+        assert!(!parsed.is_being_deleted());
+        let response = parsed.build_response(Err(StatusError::bad_request("no")));
+        assert_eq!(response["response"]["uid"], "u");
         assert_eq!(
-            answer["response"]["status"],
+            response["response"]["status"],
             json!({"code": 400, "reason": "BadRequest", "message": "no"})
         );
     }
 
     #[test]
-    fn what_is_no_question_is_refused() {
+    fn bodies_without_admission_request_are_rejected() {
         for bad in [
             "{}",
             "[]",
@@ -159,6 +159,6 @@ mod tests {
         ] {
             assert!(AdmissionRequest::parse(bad.as_bytes()).is_err(), "{bad}");
         }
-        assert!(AdmissionRequest::parse(&review(json!({"uid": "u", "operation": "DANCE"}))).is_err());
+        assert!(AdmissionRequest::parse(&review(json!({"uid": "u", "operation": "PROXY"}))).is_err());
     }
 }

@@ -72,13 +72,13 @@ impl WriteTarget<'_> {
 }
 
 /// Prepares a new object.
-pub fn created(
+pub fn prepare_create(
     place: WriteTarget<'_>,
     mut submitted: Value,
     by: WriteAuthor<'_>,
 ) -> Result<PreparedWrite, StatusError> {
     complete_identity(place, &mut submitted)?;
-    if !text(&submitted, "/metadata/resourceVersion").is_empty() {
+    if !text_at(&submitted, "/metadata/resourceVersion").is_empty() {
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let managed = managed_before(&submitted, None);
@@ -115,7 +115,7 @@ fn finish_created(
 
 /// Computes the live object after an update or a patch. With `must_name_version`, a request without a resourceVersion
 /// is rejected, because the version that it is based on is unknown.
-pub fn updated(
+pub fn prepare_update(
     place: WriteTarget<'_>,
     live: &Value,
     mut submitted: Value,
@@ -133,14 +133,14 @@ pub fn updated(
 }
 
 /// Computes the object after a server-side apply; a new one if there is no live object.
-pub fn applied(
+pub fn prepare_apply(
     place: WriteTarget<'_>,
     live: Option<&Value>,
     mut config: Value,
     by: WriteAuthor<'_>,
     force: bool,
 ) -> Result<WriteOutcome, StatusError> {
-    let version = text(&config, "/apiVersion");
+    let version = text_at(&config, "/apiVersion");
     if version != API_VERSION {
         return Err(StatusError::bad_request(format!(
             "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {API_VERSION}"
@@ -161,7 +161,7 @@ pub fn applied(
     match live {
         Some(live) => check_version(place, live, &config, false)?,
         None if place.is_status => return Err(StatusError::not_found(place.served, place.name)),
-        None if !text(&config, "/metadata/uid").is_empty() => {
+        None if !text_at(&config, "/metadata/uid").is_empty() => {
             return Err(StatusError::conflict(
                 place.served,
                 place.name,
@@ -278,7 +278,7 @@ fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), S
     let kind = place.served.kind;
     for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
     {
-        match text(object, &format!("/{field}")) {
+        match text_at(object, &format!("/{field}")) {
             "" => object[field] = expected.into(),
             given if given == expected => {}
             given => {
@@ -293,7 +293,7 @@ fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), S
         None | Some(Value::Null) => object["metadata"] = Value::Object(Map::new()),
         Some(_) => return Err(StatusError::bad_request("metadata is not an object")),
     }
-    let namespace = text(object, "/metadata/namespace");
+    let namespace = text_at(object, "/metadata/namespace");
     if kind.is_namespaced() && namespace.is_empty() {
         object["metadata"]["namespace"] = place.namespace.into();
     } else if kind.is_namespaced() && namespace != place.namespace {
@@ -305,7 +305,7 @@ fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), S
     if place.name.is_empty() {
         return Ok(());
     }
-    match text(object, "/metadata/name") {
+    match text_at(object, "/metadata/name") {
         "" => object["metadata"]["name"] = place.name.into(),
         given if given == place.name => {}
         given => {
@@ -324,20 +324,20 @@ fn check_version(
     submitted: &Value,
     must_be_named: bool,
 ) -> Result<(), StatusError> {
-    let uid = text(submitted, "/metadata/uid");
-    let live_uid = text(live, "/metadata/uid");
+    let uid = text_at(submitted, "/metadata/uid");
+    let live_uid = text_at(live, "/metadata/uid");
     if !uid.is_empty() && uid != live_uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {live_uid}");
         return Err(StatusError::conflict(place.served, place.name, &why));
     }
-    match text(submitted, "/metadata/resourceVersion") {
+    match text_at(submitted, "/metadata/resourceVersion") {
         "" if must_be_named => {
             let cause =
                 StatusCause::invalid("metadata.resourceVersion", "0", "must be specified for an update");
             Err(StatusError::invalid(place.served, place.name, vec![cause]))
         }
         "" => Ok(()),
-        given if given == text(live, "/metadata/resourceVersion") => Ok(()),
+        given if given == text_at(live, "/metadata/resourceVersion") => Ok(()),
         _ => Err(StatusError::modified(place.served, place.name)),
     }
 }
@@ -349,7 +349,7 @@ fn decode_submitted(
     live: Option<&Value>,
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), StatusError> {
-    let name = text(&submitted, "/metadata/name").to_owned();
+    let name = text_at(&submitted, "/metadata/name").to_owned();
     let kind = place.served.kind;
     let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone())
         .map_err(|error| refuse_undecodable(place.served, &name, error))?;
@@ -427,7 +427,7 @@ fn clear_managed(object: &mut Value) {
     }
 }
 
-pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -2,6 +2,7 @@
 
 use crate::world::{ApiServerWorld, rule};
 use serde_json::{Value, json};
+use tortie_model::{StoreKey, StoreValue};
 use tortie_testkit::{eventually, eventually_showing};
 
 fn policy(name: &str, tier: &str) -> Value {
@@ -130,11 +131,34 @@ fn tiers_say_who_may_do_what() {
             Err(part) => assert!(!good && text.contains(&part), "{user} {words:?}: {text}\n{part}"),
         }
     }
+    let nowhere = r#"{"spec":{"tier":"gone"}}"#;
+    let refused = world.refused(&["patch", "cnp", "n1", "-n", "shop", "--type=merge", "-p", nowhere], "");
+    assert!(refused.contains("the tier does not exist: resource does not exist: Tier(gone)"), "{refused}");
     lists_and_watches_show_what_may_be_seen(&world);
     a_collection_is_deleted_as_far_as_permitted(&world);
     for kind in ["GlobalNetworkPolicy", "StagedNetworkPolicy", "StagedGlobalNetworkPolicy", "NetworkPolicy"] {
         every_verb_of_every_kind(&world, kind);
     }
+}
+
+#[test]
+fn pools_in_use_are_deleted_only_by_force() {
+    let world = ApiServerWorld::with_rules();
+    let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pods"},
+        "spec": {"cidr": "10.65.0.0/24", "blockSize": 29}});
+    world.must(&["apply", "-f", "-"], &pool.to_string());
+    let block = json!({"cidr": "10.65.0.0/29", "affinity": "host:n1", "allocations": [0, null, null, null, null, null, null, null],
+        "unallocated": [1, 2, 3, 4, 5, 6, 7], "attributes": [{"handle_id": "net.web", "secondary": {"node": "n1"}}],
+        "sequenceNumber": 1});
+    let key = StoreKey::Block { cidr: "10.65.0.0/29".parse().unwrap() };
+    let value = StoreValue::decode(&key, block.to_string().as_bytes()).unwrap();
+    world.block_on(async |resources| resources.client().create(&key, &value).await.map(drop)).unwrap();
+    let refused = world.refused(&["delete", "ippool", "pods"], "");
+    assert!(refused.contains("1 addresses are assigned from 10.65.0.0/24"), "{refused}");
+    world.refused(&["delete", "ippools", "--all"], "");
+    world.must(&["get", "ippool", "pods"], "");
+    world.must(&["delete", "ippool", "pods", "--force", "--grace-period=0"], "");
+    world.refused(&["get", "ippool", "pods"], "");
 }
 
 /// User, request, and the verb and tier in the expected error.

@@ -1,4 +1,4 @@
-//! Converts BGPFilters to the form that the speaker applies.
+//! Converts BGPFilters to the filters of the plan, which the BGP speaker applies.
 
 use super::settings::parse_community;
 use crate::conversion_error::{ConversionError, ConversionReason, parse_cidr};

@@ -92,7 +92,8 @@ impl BgpResolver {
         };
     }
 
-    /// Processes an entry that concerns BGP, except nodes and pools. An unusable resource counts as absent; the error gives the reason.
+    /// Processes an entry that concerns BGP, except nodes and pools. An unusable resource counts as absent; the error
+    /// gives the reason.
     pub fn put(&mut self, key: &StoreKey, value: &StoreValue) -> Result<(), ObjectError> {
         let changed = match value {
             StoreValue::Resource(Resource::BGPPeer(peer)) => {
@@ -191,7 +192,7 @@ impl BgpResolver {
     pub fn flush(&mut self) -> Option<Arc<BgpConfig>> {
         if self.changed {
             let services = BgpSettings::new(&self.host, &self.configurations).services;
-            let excluded = self.nodes.get(&self.host).is_some_and(|own| own.announces_no_services());
+            let excluded = self.nodes.get(&self.host).is_some_and(|own| own.is_excluded_from_services());
             self.services.configure(services, excluded);
         }
         if !(std::mem::take(&mut self.changed) | self.services.flush()) {

@@ -38,7 +38,7 @@ fn put(resolver: &mut BgpResolver, kind: Kind, name: &str, spec: Json) {
 fn feed(resolver: &mut BgpResolver, key: &StoreKey, value: &StoreValue) {
     match value {
         StoreValue::Resource(Resource::Node(node)) => {
-            resolver.put_node(&node.metadata.name, Arc::new(NodeFacts::read(node)));
+            resolver.put_node(&node.metadata.name, Arc::new(NodeFacts::from_node(node)));
         }
         StoreValue::Resource(Resource::IPPool(pool)) => {
             resolver.put_pool(&pool.metadata.name, PoolFacts::read(pool).ok().as_ref());

@@ -6,20 +6,15 @@ use tortie_model::kinds::{AcceptedValues, FelixParameter};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterEffect {
     /// A change takes effect immediately.
-    Live {
-        since: &'static str,
-    },
-    /// Read when the daemon starts.
-    AtStart {
-        since: &'static str,
-    },
-    None {
-        why: &'static str,
-    },
+    Live { since: &'static str },
+    /// The daemon reads the parameter when it starts.
+    AtStart { since: &'static str },
+    /// The parameter is accepted and has no effect.
+    None { why: &'static str },
 }
 
-/// Parameters that can be set only in the environment or the file. FelixConfiguration has no field for them, because
-/// Calico does not have them, or because they configure how a node receives FelixConfiguration.
+/// Parameters that can be set only by environment variables or in felix.cfg. FelixConfiguration has no field for them,
+/// because Calico does not have them, or because they configure how a node receives FelixConfiguration.
 pub const OWN_PARAMETERS: &[FelixParameter] = &[
     own("cutDeniedFlows", "CutDeniedFlows", "false"),
     own("clampMSS", "ClampMSS", "false"),
@@ -42,19 +37,19 @@ const fn own(key: &'static str, name: &'static str, default: &'static str) -> Fe
 impl ParameterEffect {
     pub fn of(key: &str) -> ParameterEffect {
         let known = TAKES_EFFECT.iter().find(|(known, _)| *known == key).map(|(_, effect)| *effect);
-        known.unwrap_or_else(|| ParameterEffect::None { why: why_not(key) })
+        known.unwrap_or_else(|| ParameterEffect::None { why: find_no_effect_reason(key) })
     }
 }
 
-/// Reasons by prefix of the key; the longest matching prefix applies.
+/// Reasons why parameters have no effect, by prefix of the key; the longest matching prefix applies.
 const NO_EFFECT_REASONS: &[(&str, &str)] = &[
-    ("", "Tortie has no function that depends on it"),
+    ("", "Tortie does not have the function that it configures"),
     ("aws", "Tortie does not call the APIs of cloud providers"),
     ("bpf", "there is no eBPF dataplane"),
     ("cgroupV2Path", "there is no eBPF dataplane"),
     ("chainInsertMode", "Tortie does not use iptables chains; policy is in its own nf_tables table"),
     ("dataplane", "the dataplane is built in and cannot be replaced"),
-    ("debug", "only developers of Felix use it"),
+    ("debug", "it is a debugging aid for developers of Felix"),
     ("feature", "the node detects the features of the kernel"),
     ("flowLogs", "Tortie does not write flow logs"),
     ("genericXDP", "Tortie does not use XDP; failsafe ports and untracked policy are nf_tables rules"),
@@ -69,13 +64,13 @@ const NO_EFFECT_REASONS: &[(&str, &str)] = &[
     ("prometheusGo", "these are metrics of the Go runtime, which Tortie does not use"),
     ("requireMTUFile", "the node determines the MTU before it attaches the first workload"),
     ("sidecar", "Tortie has no sidecar acceleration"),
-    ("usageReporting", "Tortie does not report its use to anyone"),
+    ("usageReporting", "Tortie does not send usage reports"),
     ("useInternal", "the dataplane is built in and cannot be replaced"),
     ("windows", "Tortie runs on Linux only"),
     ("xdp", "Tortie does not use XDP; failsafe ports and untracked policy are nf_tables rules"),
 ];
 
-fn why_not(key: &str) -> &'static str {
+fn find_no_effect_reason(key: &str) -> &'static str {
     let known = NO_EFFECT_REASONS.iter().filter(|(prefix, _)| key.starts_with(prefix));
     known.max_by_key(|(prefix, _)| prefix.len()).map_or("", |(_, why)| why)
 }

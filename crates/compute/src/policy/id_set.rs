@@ -30,9 +30,9 @@ impl<I: TableId> IdSet<I> {
                 true
             }
             IdSet::Few(list) => {
-                let Err(place) = list.binary_search(&id) else { return false };
+                let Err(position) = list.binary_search(&id) else { return false };
                 if list.len() < MAX_LIST_LENGTH {
-                    list.insert(place, id);
+                    list.insert(position, id);
                 } else {
                     let all = list.iter().copied().chain([id]).collect();
                     *self = IdSet::Many(Box::new(all));
@@ -48,27 +48,27 @@ impl<I: TableId> IdSet<I> {
         match self {
             IdSet::None => false,
             IdSet::One(other) => {
-                let there = *other == id;
-                if there {
+                let was_present = *other == id;
+                if was_present {
                     *self = IdSet::None;
                 }
-                there
+                was_present
             }
             IdSet::Few(list) => {
-                let Ok(place) = list.binary_search(&id) else { return false };
-                list.remove(place);
+                let Ok(position) = list.binary_search(&id) else { return false };
+                list.remove(position);
                 if let [last] = list[..] {
                     *self = IdSet::One(last);
                 }
                 true
             }
             IdSet::Many(set) => {
-                let there = set.remove(&id);
-                // Convert back only at half the limit, so that a set near the limit does not convert all the time.
+                let was_present = set.remove(&id);
+                // Convert back only at half the limit, so that a set near the limit is not converted repeatedly.
                 if set.len() < MAX_LIST_LENGTH / 2 {
                     *self = IdSet::Few(Box::new(set.iter().copied().collect()));
                 }
-                there
+                was_present
             }
         }
     }
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_any_other_set(steps in prop::collection::vec((any::<bool>(), 0u32..150), 0..600)) {
+        fn id_sets_behave_like_btree_sets(steps in prop::collection::vec((any::<bool>(), 0u32..150), 0..600)) {
             let (mut ours, mut theirs) = (IdSet::<ClassId>::default(), BTreeSet::new());
             for (add, number) in steps {
                 let id = ClassId::new(number);

@@ -32,8 +32,8 @@ impl<I, T> Default for ValuePool<I, T> {
 }
 
 impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
-    /// Returns the ID of a value and adds a reference. `own` creates the stored value if it is new.
-    pub fn hold<Q>(&mut self, value: &Q, own: impl FnOnce() -> T) -> I
+    /// Returns the ID of a value and adds a reference to it. `create` returns the value to store if it is new.
+    pub fn hold<Q>(&mut self, value: &Q, create: impl FnOnce() -> T) -> I
     where
         T: Borrow<Q>,
         Q: Eq + Hash + ?Sized,
@@ -44,7 +44,7 @@ impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
             return id;
         }
         let id = self.ids.take();
-        *self.slots.at(id) = PooledValue { value: Some(own()), holders: 1 };
+        *self.slots.at(id) = PooledValue { value: Some(create()), holders: 1 };
         self.index.insert(hash, id);
         id
     }

@@ -44,10 +44,12 @@ pub(super) struct SymbolTable {
 }
 
 impl SymbolTable {
+    /// Returns the symbol of a text and adds a reference to it.
     pub fn hold(&mut self, text: &str) -> Symbol {
         self.interner.hold(text)
     }
 
+    /// Drops a reference to a symbol.
     pub fn release(&mut self, symbol: Symbol) {
         self.interner.release(symbol);
     }
@@ -112,7 +114,7 @@ impl SymbolTable {
         self.classes.holders(class)
     }
 
-    /// Returns the set of labels that a class has itself.
+    /// Returns the labels of a class without those that it inherits from profiles.
     pub fn labels_of(&self, class: ClassId) -> LabelSetId {
         self.classes.get(class).map_or_else(nothing, |class| class.labels)
     }
@@ -133,7 +135,7 @@ impl SymbolTable {
         self.inherited.get(&profile).into_iter().flat_map(|labels| self.label_sets.get(*labels))
     }
 
-    /// Returns all labels of a class; of two with the same key, the first applies.
+    /// Returns all labels of a class. If two have the same key, the first applies.
     pub fn all_labels(&self, class: ClassId) -> impl Iterator<Item = LabelSymbols> {
         let inherited = self.profiles(class).iter().flat_map(|profile| self.inherited_from(*profile));
         self.label_set(self.labels_of(class)).chain(inherited)
@@ -154,7 +156,7 @@ impl SymbolTable {
             self.release(profile);
             return None;
         }
-        // The inherited labels reference the symbol of the profile; a profile without labels is never looked up.
+        // An entry of `inherited` references the symbol of its profile. A profile without labels has no entry.
         match new {
             Some(labels) => {
                 if self.inherited.insert(profile, labels).is_none() {
@@ -175,7 +177,7 @@ impl SymbolTable {
         self.release(change.profile);
     }
 
-    /// Returns the labels of a class as selectors see them.
+    /// Returns the labels of a class in the form that selectors evaluate.
     pub fn view(&self, class: ClassId) -> ClassLabels<'_> {
         ClassLabels { symbols: self, class }
     }

@@ -1,4 +1,4 @@
-//! Assigns addresses to Services of type LoadBalancer from pools with that allowed use.
+//! Assigns addresses to Services of type LoadBalancer, from pools whose allowed uses include LoadBalancer.
 //!
 //! Pure: services, pools and blocks in, actions out. IPAM blocks are the source of truth: they record the addresses
 //! of a service under a handle derived from its name and UID. The status of the Service is updated from them.
@@ -21,7 +21,7 @@ use tortie_model::kubernetes::{KubernetesService, ServiceType};
 const LOAD_BALANCER_CLASS: &str = "calico";
 const POOL_ANNOTATIONS: [&str; 2] = ["projectcalico.org/ipv4pools", "projectcalico.org/ipv6pools"];
 const ADDRESS_ANNOTATION: &str = "projectcalico.org/loadBalancerIPs";
-/// IPAM type attribute of such an address, and the attribute that names its service.
+/// IPAM type attribute of the address of a service, and the attribute that names the service.
 const ALLOCATION_TYPE: &str = "LoadBalancer";
 const SERVICE_ATTRIBUTE: &str = "service";
 
@@ -33,7 +33,7 @@ pub struct LoadBalancerServiceName {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BalancerAction {
-    /// Releases addresses of a service that is gone or must not have them.
+    /// Releases addresses of a service that was deleted or must not have them.
     Release(Vec<ReleaseRequest>),
     Assign(AddressAssignment),
     /// Writes the addresses of a service to its status.
@@ -44,20 +44,20 @@ pub enum BalancerAction {
     },
 }
 
-/// Addresses that a service is to be assigned.
+/// Addresses to assign to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressAssignment {
     pub service: LoadBalancerServiceName,
     pub handle: String,
     pub attributes: BTreeMap<String, String>,
-    pub what: AddressChoice,
+    pub choice: AddressChoice,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressChoice {
     /// Exactly these addresses.
     Addresses(Vec<IpAddr>),
-    /// One address of each of these families, from the named pools if there are any.
+    /// One address of each of these families. It comes from the listed pools, or from any pool if none is listed.
     Any { v4: bool, v6: bool, v4_pools: Vec<IpNet>, v6_pools: Vec<IpNet> },
 }
 
@@ -81,7 +81,7 @@ struct HeldAddress {
 
 impl HeldAddress {
     /// Returns the address if it was assigned to a service.
-    fn read(allocation: AddressAllocation<'_>) -> Option<HeldAddress> {
+    fn from_allocation(allocation: AddressAllocation<'_>) -> Option<HeldAddress> {
         let service = allocation
             .attribute(SERVICE_ATTRIBUTE)
             .filter(|_| allocation.attribute(attribute::TYPE_ATTRIBUTE) == Some(ALLOCATION_TYPE))?;
@@ -100,12 +100,12 @@ impl HeldAddress {
 }
 
 /// Returns the owner of the blocks of load balancers.
-pub fn owner() -> BlockOwner {
+pub fn block_owner() -> BlockOwner {
     BlockOwner { affinity: AffinityType::Virtual, name: "load-balancer".to_owned() }
 }
 
 /// Returns the IPAM handle of a service: `lb-` and a digest of its name, namespace and UID.
-pub fn handle(service: &LoadBalancerServiceName, uid: &str) -> String {
+pub fn derive_handle(service: &LoadBalancerServiceName, uid: &str) -> String {
     let text = format!("{}-{}-{uid}", service.name, service.namespace).to_lowercase();
     let digest = BASE64URL_NOPAD.encode(&Sha256::digest(text.as_bytes()));
     format!("lb-{}", digest.replace(['-', '_', '.'], ""))
@@ -128,7 +128,7 @@ impl ServiceBalancer {
     }
 
     pub fn put_block(&mut self, block: &AddressBlock) {
-        let held: Vec<_> = block::allocations(block).filter_map(HeldAddress::read).collect();
+        let held: Vec<_> = block::allocations(block).filter_map(HeldAddress::from_allocation).collect();
         if held.is_empty() {
             self.held.remove(&block.cidr);
         } else {
@@ -149,25 +149,25 @@ impl ServiceBalancer {
         }
         let mut claims = Vec::new();
         for (name, service) in &self.services {
-            let handle = handle(name, &service.uid);
+            let handle = derive_handle(name, &service.uid);
             let held = by_handle.remove(handle.as_str()).unwrap_or_default();
             if is_managed(service, mode) {
                 claims.extend(self.decide_one(name, service, handle, held));
             } else if !held.is_empty() {
-                // The service exists and must not have an address.
-                claims.push(AbsenceClaim::certain(BalancerAction::Release(release(&held))));
+                // The service exists, but must not have an address.
+                claims.push(AbsenceClaim::certain(BalancerAction::Release(release_requests(&held))));
             }
         }
-        // The remaining handles belong to no known service.
+        // The services of the remaining handles are not known.
         for (handle, held) in by_handle {
             let Some(service) = held.iter().find_map(|held| held.service.clone()) else { continue };
             let subject = AbsenceSubject::ServiceHold { service, handle: handle.to_owned() };
-            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release(&held)), subject));
+            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release_requests(&held)), subject));
         }
         claims
     }
 
-    /// Returns the number of services that have an address, and of addresses that are or should be in a pool.
+    /// Returns the number of services that have an address, and the number of their addresses.
     pub fn references(&self) -> ReferenceCounts {
         let handles: BTreeSet<&str> = self.held.values().flatten().map(|held| held.handle.as_str()).collect();
         let addresses = self.held.values().map(Vec::len).sum();
@@ -184,8 +184,8 @@ impl ServiceBalancer {
         handle: String,
         held: Vec<&HeldAddress>,
     ) -> Vec<AbsenceClaim<BalancerAction>> {
-        let asked = asked(service);
-        let asked = asked.as_deref();
+        let requested = requested_addresses(service);
+        let requested = requested.as_deref();
         let pools = [4, 6].map(|version| self.named_pools(service, version));
         let mut kept = BTreeSet::new();
         let mut unwanted = Vec::new();
@@ -193,7 +193,7 @@ impl ServiceBalancer {
         for held in held {
             let address = held.address;
             if self.pools.values().any(|pool| pool.cidr.contains(&address)) {
-                if self.may_keep(address, asked, &pools) {
+                if self.may_keep(address, requested, &pools) {
                     kept.insert(address);
                 } else {
                     unwanted.push(held);
@@ -203,14 +203,14 @@ impl ServiceBalancer {
             // Keep the address until it is proven that no pool contains it.
             kept.insert(address);
             let subject = AbsenceSubject::PoolOfAddress { address };
-            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release(&[held])), subject));
+            claims.push(AbsenceClaim::if_absent(BalancerAction::Release(release_requests(&[held])), subject));
         }
         let mut actions = Vec::new();
         if !unwanted.is_empty() {
-            actions.push(BalancerAction::Release(release(&unwanted)));
+            actions.push(BalancerAction::Release(release_requests(&unwanted)));
         }
-        match self.missing(service, asked, &kept, &pools) {
-            Some(what) => {
+        match self.missing_addresses(service, requested, &kept, &pools) {
+            Some(choice) => {
                 let attributes = [
                     (SERVICE_ATTRIBUTE, name.name.as_str()),
                     (attribute::NAMESPACE_ATTRIBUTE, &name.namespace),
@@ -221,15 +221,15 @@ impl ServiceBalancer {
                     service: name.clone(),
                     handle,
                     attributes,
-                    what,
+                    choice,
                 }));
             }
             None if actions.is_empty() => {}
-            None => return certain(actions, claims),
+            None => return combine_claims(actions, claims),
         }
-        // Keep the addresses in the status while further ones are requested.
-        let said: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
-        if said != kept {
+        // Keep the addresses in the status while further addresses are assigned.
+        let reported: BTreeSet<IpAddr> = service.ingress_ips.iter().copied().collect();
+        if reported != kept {
             let addresses = kept.into_iter().collect();
             actions.push(BalancerAction::Report {
                 service: name.clone(),
@@ -237,17 +237,22 @@ impl ServiceBalancer {
                 addresses,
             });
         }
-        certain(actions, claims)
+        combine_claims(actions, claims)
     }
 
     /// Returns whether a service may keep an address.
-    fn may_keep(&self, address: IpAddr, asked: Option<&[IpAddr]>, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
+    fn may_keep(
+        &self,
+        address: IpAddr,
+        requested: Option<&[IpAddr]>,
+        pools: &[Option<Vec<IpNet>>; 2],
+    ) -> bool {
         let pool = self.pools.values().find(|pool| pool.cidr.contains(&address));
         let Some(pool) = pool.filter(|pool| pool.uses.contains(&AddressUse::LoadBalancer)) else {
             return false;
         };
-        if let Some(asked) = asked {
-            return asked.contains(&address);
+        if let Some(requested) = requested {
+            return requested.contains(&address);
         }
         match &pools[usize::from(space::version_of(address) == 6)] {
             Some(named) => named.contains(&pool.cidr),
@@ -255,16 +260,17 @@ impl ServiceBalancer {
         }
     }
 
-    fn missing(
+    /// Returns the addresses that a service still needs, or `None` if it has all.
+    fn missing_addresses(
         &self,
         service: &KubernetesService,
-        asked: Option<&[IpAddr]>,
+        requested: Option<&[IpAddr]>,
         kept: &BTreeSet<IpAddr>,
         pools: &[Option<Vec<IpNet>>; 2],
     ) -> Option<AddressChoice> {
-        if let Some(asked) = asked {
+        if let Some(requested) = requested {
             let missing: Vec<IpAddr> =
-                asked.iter().copied().filter(|address| !kept.contains(address)).collect();
+                requested.iter().copied().filter(|address| !kept.contains(address)).collect();
             return (!missing.is_empty()).then_some(AddressChoice::Addresses(missing));
         }
         let [v4, v6] = [4, 6].map(|version| {
@@ -279,15 +285,15 @@ impl ServiceBalancer {
     fn has_usable_pool(&self, version: u8, pools: &[Option<Vec<IpNet>>; 2]) -> bool {
         let named = pools[usize::from(version == 6)].as_ref();
         self.pools.values().any(|pool| {
-            let meant = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
+            let is_allowed = named.map_or(pool.automatic, |named| named.contains(&pool.cidr));
             let fits = space::version(&pool.cidr) == version && pool.uses.contains(&AddressUse::LoadBalancer);
-            meant && fits && pool.enabled
+            is_allowed && fits && pool.enabled
         })
     }
 
     /// Returns the existing pools that a service names for a family, by name or by CIDR, or `None` if it names none.
     fn named_pools(&self, service: &KubernetesService, version: u8) -> Option<Vec<IpNet>> {
-        let texts = list(service, POOL_ANNOTATIONS[usize::from(version == 6)])?;
+        let texts = parse_list_annotation(service, POOL_ANNOTATIONS[usize::from(version == 6)])?;
         let pools = texts.iter().filter_map(|text| {
             self.pools.get(text).or_else(|| self.pools.values().find(|pool| text.parse() == Ok(pool.cidr)))
         });
@@ -314,36 +320,36 @@ fn is_managed(service: &KubernetesService, mode: &AssignIPs) -> bool {
 }
 
 /// Returns the addresses that a service requests, at most one per family, or `None` if it accepts any.
-fn asked(service: &KubernetesService) -> Option<Vec<IpAddr>> {
-    let all: Vec<IpAddr> = match list(service, ADDRESS_ANNOTATION) {
+fn requested_addresses(service: &KubernetesService) -> Option<Vec<IpAddr>> {
+    let all: Vec<IpAddr> = match parse_list_annotation(service, ADDRESS_ANNOTATION) {
         Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
         None => vec![service.load_balancer_ip?],
     };
-    let mut asked: Vec<IpAddr> = Vec::new();
+    let mut requested: Vec<IpAddr> = Vec::new();
     for address in all {
-        if !asked.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
-            asked.push(address);
+        if !requested.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            requested.push(address);
         }
     }
-    Some(asked)
+    Some(requested)
 }
 
-/// Parses a list in an annotation. An unreadable one yields an empty list: a service that requests a specific address
-/// must not get another one.
-fn list(service: &KubernetesService, annotation: &str) -> Option<Vec<String>> {
+/// Parses a list in an annotation. Returns an empty list if the annotation is invalid: a service that requests a
+/// specific address must not be assigned another.
+fn parse_list_annotation(service: &KubernetesService, annotation: &str) -> Option<Vec<String>> {
     let text = service.annotations.get(annotation)?;
     Some(serde_json::from_str(text).unwrap_or_default())
 }
 
-/// Puts actions that rely on no absence before the claims that do.
-fn certain(
+/// Returns claims for actions that rely on no absence, followed by the claims that do.
+fn combine_claims(
     actions: Vec<BalancerAction>,
     claims: Vec<AbsenceClaim<BalancerAction>>,
 ) -> Vec<AbsenceClaim<BalancerAction>> {
     actions.into_iter().map(AbsenceClaim::certain).chain(claims).collect()
 }
 
-fn release(held: &[&HeldAddress]) -> Vec<ReleaseRequest> {
+fn release_requests(held: &[&HeldAddress]) -> Vec<ReleaseRequest> {
     let requests = held.iter().map(|held| ReleaseRequest {
         address: held.address,
         handle: Some(held.handle.clone()),

@@ -44,7 +44,7 @@ impl BalancerTestWorld {
     fn pool(&mut self, name: &str, spec: Json) {
         let cidr: IpNet = spec["cidr"].as_str().unwrap().parse().unwrap();
         self.balancer.put_pool(name, pool(name, spec));
-        let block = block::fresh(cidr, &owner(), None, jiff::Timestamp::UNIX_EPOCH);
+        let block = block::fresh(cidr, &block_owner(), None, jiff::Timestamp::UNIX_EPOCH);
         self.blocks.insert(cidr, block);
     }
 
@@ -88,7 +88,7 @@ impl BalancerTestWorld {
             }
             BalancerAction::Assign(wanted) => {
                 let holder = AddressHolder::new(Some(&wanted.handle), wanted.attributes);
-                match wanted.what {
+                match wanted.choice {
                     AddressChoice::Addresses(addresses) => addresses.into_iter().for_each(|address| {
                         let block =
                             self.blocks.values_mut().find(|block| block.cidr.contains(&address)).unwrap();
@@ -128,7 +128,7 @@ impl BalancerTestWorld {
 #[test]
 fn handles_are_those_of_the_reference() {
     let service = LoadBalancerServiceName { namespace: "prod".into(), name: "web".into() };
-    let handle = handle(&service, "7d9f2c1e-0b6a-4c55-9a3e-2f1b0c9d8e77");
+    let handle = derive_handle(&service, "7d9f2c1e-0b6a-4c55-9a3e-2f1b0c9d8e77");
     assert_eq!(handle, "lb-Ai9bAG5793fMMYlV1wyxspMMkqGHRgKjPqgyf9lOqE");
 }
 

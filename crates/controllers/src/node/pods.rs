@@ -35,16 +35,16 @@ impl PodIndex {
         self.0.get(name)
     }
 
-    /// Stores a pod by its endpoint. A finished pod has no addresses, like one that has none yet.
+    /// Stores the pod of an endpoint. A finished pod has no addresses, and neither has a pod that is being started.
     pub fn put(&mut self, endpoint: &WorkloadEndpoint) {
         let addresses =
             endpoint.spec.ip_networks.iter().filter_map(|text| text.split('/').next()?.parse().ok());
-        let hold = PodAddressUse {
+        let address_use = PodAddressUse {
             node: endpoint.spec.node.clone(),
             addresses: addresses.collect(),
             evicted: false,
         };
-        self.0.insert(PodName::from_endpoint(endpoint), hold);
+        self.0.insert(PodName::from_endpoint(endpoint), address_use);
     }
 
     /// Removes a pod from a node. A pod of the same name on another node is kept.
@@ -55,8 +55,8 @@ impl PodIndex {
     }
 }
 
-/// Returns whether a pod holds an address that was assigned to it on a node. A pod without addresses may be about to
-/// get it.
+/// Returns whether a pod holds an address that was assigned to it on a node. A pod without addresses counts as holding
+/// it, because it may be about to report it.
 pub fn holds(pod: Option<&PodAddressUse>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let here = node.is_none_or(|node| pod.node == node);
@@ -66,7 +66,7 @@ pub fn holds(pod: Option<&PodAddressUse>, node: Option<&str>, address: IpAddr) -
 
 /// Returns whether a pod, as read from kube-apiserver, may hold an address that was assigned to it on a node. A pod
 /// holds its own addresses on any node. A pod without addresses may be about to report this one, but only on that
-/// node: a pod never moves, so on another node or on none it is a later pod of the same name.
+/// node: pods do not move between nodes, so a pod on another node or without a node is a later pod of the same name.
 pub fn may_hold(pod: Option<&PodAddressUse>, node: Option<&str>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| {
         let is_pending = pod.addresses.is_empty() && !pod.node.is_empty();
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_pod_of_the_name_holds_nothing() {
+    fn later_pods_of_the_same_name_hold_nothing() {
         let address: IpAddr = "10.0.0.1".parse().unwrap();
         let hold = |node: &str, addresses: &[IpAddr]| PodAddressUse {
             node: node.to_owned(),
@@ -89,7 +89,7 @@ mod tests {
         };
         let held = |pod: PodAddressUse| may_hold(Some(&pod), Some("n1"), address);
         assert!(held(hold("n1", &[address])) && held(hold("n2", &[address])));
-        assert!(held(hold("n1", &[])), "it may be about to report its address");
+        assert!(held(hold("n1", &[])), "the pod may be about to report its address");
         assert!(!held(hold("n2", &[])) && !held(hold("", &[])));
         assert!(!held(hold("n1", &["10.0.0.2".parse().unwrap()])));
         assert!(!held(PodAddressUse { evicted: true, ..hold("n1", &[address]) }));

@@ -16,9 +16,10 @@ use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
 use crate::failure::CommandResult;
 use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, apply_changes, resolve_namespaces};
 use crate::{input, session};
-use checks::NODE_REPORTED_CHECKS;
+use checks::{CONSEQUENCES, INVALID_SELECTOR_CHECK, NODE_REPORTED_CHECKS};
 use clap::Args;
 use finding::AnalysisFinding;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use tortie_model::Kind;
@@ -108,7 +109,18 @@ fn findings(
     let subject = AnalyzedCluster { cluster, enforced, secrets, interfaces };
     let mut findings: Vec<AnalysisFinding> =
         checks::ALL_CHECKS.iter().flat_map(|check| check(&subject)).collect();
+    drop_consequences(&mut findings);
     findings.sort();
     findings.dedup();
     findings
+}
+
+/// Drops findings that say that an object matches nothing if the reason is an invalid selector.
+fn drop_consequences(findings: &mut Vec<AnalysisFinding>) {
+    let invalid: BTreeSet<String> = findings
+        .iter()
+        .filter(|finding| finding.check == INVALID_SELECTOR_CHECK)
+        .map(|finding| finding.object.clone())
+        .collect();
+    findings.retain(|finding| !invalid.contains(&finding.object) || !CONSEQUENCES.contains(&finding.check));
 }

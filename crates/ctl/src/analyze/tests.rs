@@ -75,6 +75,46 @@ fn a_clean_cluster_has_no_findings() {
 }
 
 #[test]
+fn invalid_selectors_are_named_as_invalid() {
+    let rule = json!({"action": "Allow", "source": {"selector": "app = 'web'"}});
+    let rule = json!({"order": 1, "selector": "app == 'web'", "types": ["Ingress"], "ingress": [rule]});
+    for (object, name, part) in [
+        (
+            policy(
+                "typo",
+                json!({"selector": "app in web", "types": ["Ingress"], "ingress": [{"action": "Allow"}]}),
+            ),
+            "NetworkPolicy(shop/typo)",
+            "spec.selector is no valid selector: \"app in web\": ",
+        ),
+        (
+            policy("rule", rule),
+            "NetworkPolicy(shop/rule)",
+            "spec.ingress[0].source.selector is no valid selector: \"app = 'web'\": ",
+        ),
+        (
+            json!({"kind": "IPPool", "metadata": {"name": "far"}, "spec": {"cidr": "10.66.0.0/16", "nodeSelector": "rack 7"}}),
+            "IPPool(far)",
+            "spec.nodeSelector is no valid selector: \"rack 7\": ",
+        ),
+        (
+            json!({"kind": "BGPPeer", "metadata": {"name": "far"}, "spec": {"peerIP": "192.0.2.8", "asNumber": 64513, "nodeSelector": "has(rack"}}),
+            "BGPPeer(far)",
+            "spec.nodeSelector is no valid selector: \"has(rack\": ",
+        ),
+    ] {
+        let mut all = cluster(clean());
+        // As stored by a program that does not validate.
+        let kind = tortie_model::Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
+        all.put(Resource::from_store(kind, object).unwrap());
+        let found = findings(all, None, Vec::new());
+        let [finding] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((finding.object.as_str(), finding.check), (name, "selector-invalid"));
+        assert!(finding.reason.starts_with(part), "{finding:?}");
+    }
+}
+
+#[test]
 fn each_planted_mistake_is_found_alone() {
     let allow = json!({"action": "Allow"});
     let cases: Vec<(Vec<Value>, &str, &str)> = vec![

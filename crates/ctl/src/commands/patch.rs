@@ -3,10 +3,11 @@
 use super::parse_kind;
 use crate::cli::{GlobalArgs, PatchArgs, PatchType};
 use crate::failure::{CommandError, CommandResult};
+use crate::field_names::match_fields;
 use crate::namespace::{NamespaceError, RequestedNamespace, resolve};
 use crate::patching::{self, ObjectPatchError};
 use crate::session;
-use crate::suggestion::without_indexes;
+use crate::suggestion::{find_similar_fields, without_indexes};
 use crate::verbs::{VerbError, modify};
 use serde_json::Value;
 use std::io::Write;
@@ -26,10 +27,17 @@ enum PatchError {
     Namespace(#[from] NamespaceError),
     #[error(transparent)]
     Patch(#[from] ObjectPatchError),
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
+    #[error("{error}{}", similar_fields(*.kind, .error))]
+    Decode { kind: Kind, error: DecodeError },
     #[error(transparent)]
     Verb(#[from] VerbError),
+}
+
+/// Returns the text to append to an error about unknown fields: `; did you mean spec.cidr?`, or nothing.
+fn similar_fields(kind: Kind, error: &DecodeError) -> String {
+    let DecodeError::UnknownField(fields) = error else { return String::new() };
+    let meant = find_similar_fields(kind, fields);
+    meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
 }
 
 pub async fn patch(args: &PatchArgs, global: &GlobalArgs, out: &mut dyn Write) -> CommandResult<()> {
@@ -38,7 +46,11 @@ pub async fn patch(args: &PatchArgs, global: &GlobalArgs, out: &mut dyn Write) -
         return Err(CommandError::EmptyName);
     }
     let parsed = parse_args(kind, args).map_err(|error| CommandError::context("hit error", error))?;
-    let (namespace, patch) = parsed;
+    let (namespace, mut patch) = parsed;
+    // The operations of a JSON patch name fields in paths, which Go compares exactly.
+    if args.patch_type != PatchType::Json {
+        match_fields(kind, &mut patch);
+    }
     let store = session::connect(&args.connection, global).await?;
     modify(&store, (kind, &namespace, &args.name), |current| apply_patch(current, &patch, args.patch_type))
         .await
@@ -75,8 +87,9 @@ fn apply_patch(current: Resource, patch: &Value, patch_type: PatchType) -> Resul
             return Err(PatchError::ChangedIdentity(at.trim_start_matches('/').replace('/', ".")));
         }
     }
-    check_fields(before, after.clone())?;
-    Ok(Resource::from_store(kind, after)?)
+    check_fields(before, after.clone())
+        .and_then(|()| Resource::from_store(kind, after))
+        .map_err(|error| PatchError::Decode { kind, error })
 }
 
 /// Rejects unknown fields, except those that the object had before: a newer version wrote them. Paths are compared
@@ -113,6 +126,8 @@ mod tests {
             patch(json!({"spec": {"typo": 1}})).unwrap_err().to_string(),
             "field in document is not recognized or is in the wrong location: spec.typo"
         );
+        let error = patch(json!({"spec": {"ipv4VXLANTunelAddr": "10.0.0.1"}})).unwrap_err().to_string();
+        assert!(error.ends_with("; did you mean spec.ipv4VXLANTunnelAddr?"), "{error}");
     }
 
     #[test]

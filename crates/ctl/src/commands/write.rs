@@ -3,7 +3,7 @@
 use crate::analyze;
 use crate::cli::{FromFileArgs, GlobalArgs};
 use crate::failure::{CommandResult, print_report};
-use crate::input;
+use crate::input::{self, AcceptedKinds};
 use crate::namespace::RequestedNamespace;
 use crate::outcome::{self, BatchOutcome, VerbWording};
 use crate::progress::ProgressLine;
@@ -31,7 +31,9 @@ impl WriteVerb {
 }
 
 pub fn validate(args: &FromFileArgs, out: &mut dyn Write) -> CommandResult<()> {
-    let resources = read(args)?;
+    let reading = &args.reading;
+    let kinds = AcceptedKinds::All;
+    let resources = input::resources_of(kinds, &args.filename, reading.recursive, reading.skip_empty)?;
     if resources.is_empty() {
         return print_nothing(out);
     }

@@ -1,19 +1,15 @@
 //! `ipam check`: compares the addresses that are recorded as assigned with those in use.
 
 use super::IpamCheckArgs;
-use super::journal::AttachmentJournals;
 use super::report::{AllocationEntry, CheckReport, LeakedHandle};
-use super::show::{attribute_text, block_owner, list_blocks, list_pools};
-use super::users::AddressUsers;
+use super::show::{attribute_text, block_owner};
+use super::snapshot::IpamSnapshot;
 use crate::failure::CommandResult;
 use crate::release::CLIENT_VERSION;
 use crate::session::{cluster_information, string_at};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::IpAddr;
-use tortie_ipam::IpamRecords;
-use tortie_ipam::audit::{self, AuditFindings};
 use tortie_ipam::block::{self, AddressAllocation};
 use tortie_ipam::owner::attribute;
 use tortie_model::ipam::AddressBlock;
@@ -21,66 +17,23 @@ use tortie_store::ResourceClient;
 
 /// Maximum number of nodes in the list of nodes with the most addresses.
 const MAX_LISTED_NODES: usize = 20;
+
 pub async fn check(args: &IpamCheckArgs, store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
-    let records = IpamRecords::new(store.client().clone());
     writeln!(out, "Checking IPAM for inconsistencies...\n")?;
-    let blocks = print_blocks(&records, args, out).await?;
-    let pools = list_pools(&records).await?;
-    writeln!(out, "Loading all IPAM pools...")?;
-    let active: Vec<_> = pools.iter().filter(|pool| pool.enabled).collect();
-    for pool in &active {
-        writeln!(out, "  {}", pool.cidr)?;
-    }
-    writeln!(out, "Found {} active IP pools.\n", active.len())?;
-
-    let journals = AttachmentJournals::load(&args.journal);
-    let users = AddressUsers::load(store, &blocks, &journals, args.show_all_ips, out).await?;
-
-    writeln!(out, "Loading all handles")?;
-    let handles = records.handles().await?;
-    print_busy_nodes(&blocks, out)?;
-    let in_use: BTreeSet<IpAddr> = users.by_address.keys().copied().collect();
-    let records = handles.iter().map(|(id, found)| (id.clone(), found.value.clone())).collect();
-    let findings = audit::compare(&blocks, &pools, &records, &in_use, jiff::Timestamp::now());
-    print_findings(&findings, &blocks, &users, args, out)?;
-
+    let mut snapshot = IpamSnapshot::load(args, store, out).await?;
+    print_busy_nodes(&snapshot.blocks, out)?;
+    out.flush()?;
+    snapshot.confirm(args, store).await?;
+    print_findings(&snapshot, args, out)?;
     if let Some(file) = &args.output {
-        let leaked = findings.leaked_handles.iter().filter_map(|id| {
-            let revision = handles.get(id)?.revision.to_string();
-            Some(LeakedHandle { id: id.clone(), uid: String::new(), revision })
-        });
-        let cluster = cluster_information(store).await?;
-        make_report(&cluster, &blocks, &users, leaked.collect()).write(file)?;
+        make_report(&cluster_information(store).await?, &snapshot).write(file)?;
     }
-    writeln!(out, "Check complete; found {} problems.", findings.problems() + users.conflicts.len())?;
+    writeln!(out, "Check complete; found {} problems.", snapshot.problems())?;
     Ok(())
 }
 
-async fn print_blocks(
-    records: &IpamRecords,
-    args: &IpamCheckArgs,
-    out: &mut dyn Write,
-) -> CommandResult<Vec<AddressBlock>> {
-    writeln!(out, "Loading all IPAM blocks...")?;
-    let blocks = list_blocks(records).await?;
-    writeln!(out, "Found {} IPAM blocks.", blocks.len())?;
-    let mut total = 0;
-    for block in &blocks {
-        let owner = block.affinity.as_deref().unwrap_or("<none>");
-        writeln!(out, " IPAM block {} affinity={owner}:", block.cidr)?;
-        for allocation in block::allocations(block) {
-            total += 1;
-            if args.show_all_ips {
-                writeln!(out, "  {} allocated; attrs {}", allocation.address, attributes(&allocation))?;
-            }
-        }
-    }
-    writeln!(out, "IPAM blocks record {total} allocations.\n")?;
-    Ok(blocks)
-}
-
 /// Formats the attributes of an allocation: `Main:<handle> Extra:key=value,...`
-fn attributes(allocation: &AddressAllocation<'_>) -> String {
+pub fn attributes(allocation: &AddressAllocation<'_>) -> String {
     let Some(record) = allocation.record else { return "<missing>".to_owned() };
     if let Some(released) = record.released_at {
         return format!("Released:{released:.0}");
@@ -112,13 +65,8 @@ fn print_busy_nodes(blocks: &[AddressBlock], out: &mut dyn Write) -> CommandResu
     Ok(())
 }
 
-fn print_findings(
-    findings: &AuditFindings,
-    blocks: &[AddressBlock],
-    users: &AddressUsers,
-    args: &IpamCheckArgs,
-    out: &mut dyn Write,
-) -> CommandResult<()> {
+fn print_findings(snapshot: &IpamSnapshot, args: &IpamCheckArgs, out: &mut dyn Write) -> CommandResult<()> {
+    let IpamSnapshot { blocks, users, findings, .. } = snapshot;
     let detail = args.show_problem_ips || args.show_all_ips;
     writeln!(out, "Scanning for IPs that are allocated but not actually in use...")?;
     for allocation in blocks.iter().flat_map(block::allocations).filter(|_| detail) {
@@ -183,12 +131,12 @@ fn print_findings(
     Ok(())
 }
 
-fn make_report(
-    cluster: &Value,
-    blocks: &[AddressBlock],
-    users: &AddressUsers,
-    leaked: Vec<LeakedHandle>,
-) -> CheckReport {
+fn make_report(cluster: &Value, snapshot: &IpamSnapshot) -> CheckReport {
+    let IpamSnapshot { blocks, users, handles, findings } = snapshot;
+    let leaked = findings.leaked_handles.iter().filter_map(|id| {
+        let revision = handles.get(id)?.revision.to_string();
+        Some(LeakedHandle { id: id.clone(), uid: String::new(), revision })
+    });
     let mut allocations: BTreeMap<String, Vec<AllocationEntry>> = BTreeMap::new();
     for allocation in blocks.iter().flat_map(block::allocations) {
         let node = attribute_text(&allocation, attribute::NODE_ATTRIBUTE);
@@ -203,7 +151,10 @@ fn make_report(
             node,
             kind: attribute_text(&allocation, attribute::TYPE_ATTRIBUTE),
             creation_timestamp: attribute_text(&allocation, attribute::TIMESTAMP_ATTRIBUTE),
-            in_use: !owners.is_empty(),
+            // An allocation whose leak was not confirmed is in use by a workload that comes or goes.
+            in_use: !owners.is_empty()
+                || !allocation.is_cooling_down()
+                    && findings.not_in_use.binary_search(&allocation.address).is_err(),
             cooling_down: allocation.is_cooling_down(),
             owners,
         };
@@ -216,6 +167,6 @@ fn make_report(
         cluster_information_revision: string_at(cluster, "/metadata/resourceVersion").to_owned(),
         cluster_type: string_at(cluster, "/spec/clusterType").to_owned(),
         allocations,
-        leaked_handles: leaked,
+        leaked_handles: leaked.collect(),
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod pool_use;
 mod release;
 mod report;
 mod show;
+mod snapshot;
 mod split;
 mod users;
 
@@ -30,6 +31,9 @@ pub struct IpamArgs {
 #[derive(Debug, Subcommand)]
 pub enum IpamCommand {
     /// Compare assigned addresses with those that nodes and workloads use
+    ///
+    /// Reports only what several reads over three seconds confirm: while workloads come and go, the records of one read
+    /// do not agree.
     #[command(after_help = "Examples:
   calicoctl ipam check
   calicoctl ipam check --show-problem-ips -o report.json")]

@@ -14,6 +14,9 @@ use crate::progress::ProgressLine;
 use crate::session::{connect_quietly, string_at};
 use serde_json::{Value as Json, json};
 use std::io::Write;
+use std::path::Path;
+use tortie_ipam::block::allocations;
+use tortie_ipam::owner::{WINDOWS_RESERVED_HANDLE, attribute};
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_store::ResourceClient;
 
@@ -30,6 +33,7 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
     set_locked(&store, true, out).await?;
     // The Calico fields of nodes are written even if Kubernetes creates the nodes.
     let capabilities = store.client().capabilities();
+    let lacks_endpoints = contents.lacks_endpoints() && !capabilities.derives(Kind::WorkloadEndpoint);
     let mut resources = contents.resources;
     resources.retain(|resource| resource.kind() == Kind::Node || !capabilities.derives(resource.kind()));
     let outcome = apply_all(&store, resources).await;
@@ -39,6 +43,10 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
         return Err(CommandError::context("failed to import v3 resources", error));
     }
     change_cluster_information(&store, &contents.cluster).await?;
+    if lacks_endpoints {
+        // Ignore write errors: a closed standard error must not abort the import.
+        let _ = writeln!(std::io::stderr(), "{}", missing_endpoints_warning(&args.filename));
+    }
     writeln!(out, "Importing IPAM resources")?;
     let total = contents.addresses.len();
     let mut errors = Vec::new();
@@ -62,6 +70,16 @@ pub async fn import(args: &ImportArgs, out: &mut dyn Write) -> CommandResult<()>
          datastore migrate unlock`."
     )?;
     Ok(())
+}
+
+/// Returns the warning for a file with assigned addresses and without endpoints, such as an export of Calico's calicoctl.
+fn missing_endpoints_warning(file: &Path) -> String {
+    format!(
+        "Warning: {} contains addresses of workloads but no workload endpoints. Running containers have no policy in this \
+         datastore until their nodes write the endpoints again: nodes of Tortie do so when they start, those of Calico when \
+         the containers are created again.",
+        file.display()
+    )
 }
 
 /// The parsed parts of an exported file.
@@ -88,6 +106,19 @@ enum MigrationFileError {
 }
 
 impl MigrationFile {
+    /// Returns whether addresses are assigned to workloads of which the file contains no endpoint.
+    fn lacks_endpoints(&self) -> bool {
+        let assigned = |(_, value): &(StoreKey, StoreValue)| match value {
+            StoreValue::Block(block) => allocations(block).any(|allocation| {
+                allocation.handle().is_some_and(|handle| handle != WINDOWS_RESERVED_HANDLE)
+                    && allocation.attribute(attribute::TYPE_ATTRIBUTE).is_none()
+            }),
+            _ => false,
+        };
+        self.addresses.iter().any(assigned)
+            && !self.resources.iter().any(|resource| resource.kind() == Kind::WorkloadEndpoint)
+    }
+
     fn parse(bytes: &[u8]) -> Result<MigrationFile, MigrationFileError> {
         let parts: Vec<&str> = std::str::from_utf8(bytes)?.split(PART_SEPARATOR).collect();
         let [resources, cluster, addresses] = parts.as_slice() else { return Err(MigrationFileError::Parts) };
@@ -167,6 +198,24 @@ metadata: {}
             [("clusterGUID", json!("f00")), ("clusterType", json!("")), ("calicoVersion", json!("v3.31.0"))]
         );
         assert_eq!(contents.addresses[0].0, StoreKey::IpamConfig);
+    }
+
+    #[test]
+    fn a_file_without_endpoints_is_recognised() {
+        let block = |attributes: &str| {
+            let value = format!(
+                r#"{{"cidr": "10.65.3.0/30", "affinity": "host:a", "allocations": [0, null, null, null], "unallocated": [1, 2, 3],
+                "attributes": [{{"handle_id": "h", "secondary": {attributes}}}], "sequenceNumber": 1}}"#
+            );
+            let entry = format!(
+                r#"{{"blocks": [{{"Key": "/calico/ipam/v2/assignment/ipv4/block/10.65.3.0-30", "Value": {value}, "TTL": 0}}]}}"#
+            );
+            let text = format!("{}===\n{{\"spec\": {{}}}}\n===\n{entry}", FILE.split("===").next().unwrap());
+            MigrationFile::parse(text.as_bytes()).unwrap()
+        };
+        assert!(block(r#"{"node": "a", "pod": "web", "namespace": "shop"}"#).lacks_endpoints());
+        assert!(!block(r#"{"node": "a", "type": "vxlanTunnelAddress"}"#).lacks_endpoints());
+        assert!(!MigrationFile::parse(FILE.as_bytes()).unwrap().lacks_endpoints());
     }
 
     #[test]

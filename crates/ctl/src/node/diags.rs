@@ -54,37 +54,45 @@ pub struct NodeDiagsArgs {
 }
 
 pub fn collect(args: &NodeDiagsArgs, out: &mut dyn Write) -> CommandResult<()> {
-    let bundle = DiagsBundle::new(&args.output_dir, "diags")?;
+    let mut bundle = DiagsBundle::new(&args.output_dir, "diags")?;
     writeln!(out, "Collecting diagnostics")?;
     bundle.write_host_state(&args.run_dir)?;
-    if args.log_dir.is_dir() {
-        bundle.write_output(
-            "logs",
-            &["cp", "-r", &args.log_dir.display().to_string(), &bundle.path("log").display().to_string()],
-        )?;
+    if exists(&args.log_dir) {
+        let target = bundle.path("log").display().to_string();
+        bundle.write_output("logs", &["cp", "-r", &args.log_dir.display().to_string(), &target])?;
     }
     // Log files of daemons that `tortie up` runs without systemd.
     for name in ["node.log", "datastore.log"] {
         let from = args.run_dir.join(name);
-        if from.is_file() {
-            fs::copy(&from, bundle.path(name)).map_err(|error| CommandError::at(&from, &error))?;
+        if exists(&from)
+            && let Err(error) = fs::copy(&from, bundle.path(name))
+        {
+            bundle.record_missing(name, &CommandError::at(&from, &error).to_string());
         }
     }
-    let path = bundle.pack()?;
-    writeln!(out, "Diags saved to {}", path.display())?;
-    Ok(())
+    bundle.finish("Diags saved to", out)
+}
+
+/// Returns whether the path exists. Without permission to tell, it is taken to exist: reading it then names the error.
+fn exists(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
 }
 
 /// A directory that is packed into an archive, and removed in any case.
 pub(crate) struct DiagsBundle {
     place: PathBuf,
     name: String,
+    /// The parts that the archive lacks, with the reason.
+    missing: Vec<String>,
+    /// Programs that were not found.
+    absent_programs: Vec<&'static str>,
 }
 
 impl DiagsBundle {
     pub fn new(place: &Path, beginning: &str) -> CommandResult<DiagsBundle> {
         let name = format!("{beginning}-{}", jiff::Timestamp::now().strftime("%Y%m%d_%H%M%S"));
-        let bundle = DiagsBundle { place: place.to_owned(), name };
+        let bundle =
+            DiagsBundle { place: place.to_owned(), name, missing: Vec::new(), absent_programs: Vec::new() };
         let dir = bundle.dir();
         fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| CommandError::at(&dir, &error))?;
         bundle.write("version", &format!("{CLIENT_VERSION}\n"))?;
@@ -104,36 +112,80 @@ impl DiagsBundle {
         fs::write(&path, text).map_err(|error| CommandError::at(&path, &error))
     }
 
-    fn write_host_state(&self, run_dir: &Path) -> CommandResult<()> {
+    /// Records that a part could not be read.
+    pub fn record_missing(&mut self, file: &str, reason: &str) {
+        self.missing.push(format!("{file}: {reason}"));
+    }
+
+    fn write_host_state(&mut self, run_dir: &Path) -> CommandResult<()> {
         for (file, words) in DIAG_COMMANDS {
-            self.write_output(file, words)?;
+            let [program, ..] = *words else { continue };
+            if is_installed(program) {
+                self.write_output(file, words)?;
+            } else {
+                self.write(file, &format!("{program}: not found in PATH\n"))?;
+                self.absent_programs.push(program);
+            }
         }
         for (file, question) in NODE_REQUESTS {
             let answer = match request(run_dir, question) {
                 Ok(answer) => format!("{answer:#}\n"),
-                Err(error) => format!("{error}\n"),
+                Err(error) => {
+                    self.record_missing(file, &error.to_string());
+                    format!("{error}\n")
+                }
             };
             self.write(file, &answer)?;
         }
         Ok(())
     }
 
-    /// Writes the output of a program, including its errors, to a file; if the program cannot be run, the
-    /// file contains the reason.
-    fn write_output(&self, file: &str, words: &[&str]) -> CommandResult<()> {
+    /// Writes the output of a program, including its errors, to a file. Records a program that cannot be run or fails.
+    fn write_output(&mut self, file: &str, words: &[&str]) -> CommandResult<()> {
         let [program, args @ ..] = words else { return Ok(()) };
         let text = match Command::new(program).args(args).stdin(Stdio::null()).output() {
             Ok(output) => {
-                let parts =
+                let [text, errors] =
                     [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).into_owned());
-                parts.concat()
+                if !output.status.success() {
+                    let first = errors.lines().next().unwrap_or("no message");
+                    self.record_missing(file, &format!("{program}: {}: {first}", output.status));
+                }
+                text + &errors
             }
-            Err(error) => format!("{program}: {error}\n"),
+            Err(error) => {
+                self.record_missing(file, &format!("{program}: {error}"));
+                format!("{program}: {error}\n")
+            }
         };
         self.write(file, &text)
     }
 
-    pub fn pack(self) -> CommandResult<PathBuf> {
+    /// Packs the archive and prints its path after `done`. Fails if the archive lacks parts, and names them.
+    pub fn finish(mut self, done: &str, out: &mut dyn Write) -> CommandResult<()> {
+        let missing = std::mem::take(&mut self.missing);
+        let absent = std::mem::take(&mut self.absent_programs);
+        if !missing.is_empty() {
+            self.write("missing", &(missing.join("\n") + "\n"))?;
+        }
+        if !absent.is_empty() {
+            writeln!(out, "Not found in PATH, and left out: {}", absent.join(", "))?;
+        }
+        let path = self.pack()?;
+        writeln!(out, "{done} {}", path.display())?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let advice =
+            if rustix::process::geteuid().is_root() { "" } else { "; run as root to read everything" };
+        Err(CommandError::message(format!(
+            "{} parts could not be read{advice}:\n  {}",
+            missing.len(),
+            missing.join("\n  ")
+        )))
+    }
+
+    fn pack(self) -> CommandResult<PathBuf> {
         let path = self.place.join(format!("{}.tar.gz", self.name));
         // Never overwrite an existing file, and make the archive readable only by its owner.
         let file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
@@ -149,9 +201,58 @@ impl DiagsBundle {
     }
 }
 
+/// Returns whether a program is in the search path. The path of users without privileges often lacks the directories of
+/// programs for administration, which most of them may run nevertheless.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
 impl Drop for DiagsBundle {
     fn drop(&mut self) {
         // Ignore errors: leftovers remain in a directory for temporary files.
         let _ = fs::remove_dir_all(self.dir());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(place: &Path) -> DiagsBundle {
+        DiagsBundle::new(place, "diags").unwrap()
+    }
+
+    #[test]
+    fn unread_parts_are_named_and_fail() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bundle = bundle(dir.path());
+        bundle.write_output("date", &["date"]).unwrap();
+        bundle.write_output("listing", &["ls", "/nonexistent"]).unwrap();
+        bundle.write_host_state(&dir.path().join("run")).unwrap();
+        let mut out = Vec::new();
+        let error = bundle.finish("Diags saved to", &mut out).unwrap_err().to_string();
+        assert!(error.contains("  listing: ls: exit status: 2: ls: "), "{error}");
+        assert!(error.contains("  health.json: ") && error.contains("is the node running"), "{error}");
+        assert!(!error.contains("date"), "{error}");
+        let out = String::from_utf8(out).unwrap();
+        let path = out.trim_end().rsplit(' ').next().unwrap();
+        assert!(Path::new(path).is_file(), "the archive is saved nevertheless: {out}");
+    }
+
+    #[test]
+    fn complete_bundles_succeed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bundle = bundle(dir.path());
+        bundle.write_output("date", &["date"]).unwrap();
+        let mut out = Vec::new();
+        bundle.finish("Diags saved to", &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().starts_with("Diags saved to "));
+    }
+
+    #[test]
+    fn absent_programs_are_recognised() {
+        assert!(is_installed("tar"));
+        assert!(!is_installed("no-such-program"));
     }
 }

@@ -1,8 +1,10 @@
 //! Suggests changes that would allow denied traffic.
 
 use super::cluster::PolicyCluster;
+use super::endpoint_lookup::TrafficParty;
 use super::rule_text::{PacketScene, WrittenRule};
 use super::section::{EvaluatedStep, describe_position};
+use super::traffic::protocol_name;
 use tortie_plan::evaluate::{Packet, PacketEnd, RuleCriterion, RuleHolder, VerdictCause};
 use tortie_plan::{EndpointToHostAction, RuleAction};
 
@@ -67,7 +69,8 @@ fn advise_near_misses(
         .filter(|asked| asked.at.rule.action == RuleAction::Allow)
         .filter_map(|asked| match asked.misses.as_slice() {
             [miss] => {
-                Some(advise_near_miss(miss, &describe_position(&asked.at), asked.written(cluster), scene))
+                let rule = describe_position(&asked.at);
+                Some(advise_near_miss(miss, &rule, asked.written(cluster), cluster, scene))
             }
             _ => None,
         })
@@ -78,6 +81,7 @@ fn advise_near_miss(
     miss: &RuleCriterion<'_>,
     rule: &str,
     written: WrittenRule<'_>,
+    cluster: &PolicyCluster,
     scene: &PacketScene<'_>,
 ) -> String {
     match *miss {
@@ -90,9 +94,9 @@ fn advise_near_miss(
                 );
             }
             match (written.confined(end), party.namespace()) {
-                (Some(confined), Some(own)) if own != confined => format!(
-                    "give {rule} a namespaceSelector for the namespace of {name} and a selector for its labels"
-                ),
+                (Some(confined), Some(own)) if own != confined => {
+                    advise_namespace_selector(rule, party, own, cluster)
+                }
                 _ => format!("give {name} labels that {rule} selects, or widen that selector"),
             }
         }
@@ -124,10 +128,35 @@ fn advise_near_miss(
         RuleCriterion::Peer(end, _) => {
             format!("let the selectors of {rule} include the identity of {}", scene.party(end).name)
         }
-        RuleCriterion::IpVersion(_)
-        | RuleCriterion::Protocol(_)
-        | RuleCriterion::NotProtocol(_)
-        | RuleCriterion::Icmp(_)
-        | RuleCriterion::NotIcmp(_) => format!("let {rule} match this protocol"),
+        // A rule has one protocol, and its ports or ICMP type belong to it.
+        RuleCriterion::Protocol(_) => {
+            format!("add a rule like {rule} for {}", protocol_name(scene.packet.protocol))
+        }
+        RuleCriterion::Icmp(_) | RuleCriterion::NotIcmp(_) if scene.packet.icmp.is_none() => {
+            format!("add a rule beside {rule} for {}", protocol_name(scene.packet.protocol))
+        }
+        RuleCriterion::Icmp(_) | RuleCriterion::NotIcmp(_) => format!("let {rule} match this ICMP type"),
+        RuleCriterion::IpVersion(_) => format!("let {rule} match this IP version"),
+        RuleCriterion::NotProtocol(_) => format!("let {rule} match this protocol"),
     }
+}
+
+/// Returns the suggestion for a rule that does not reach the namespace of an endpoint. Labels of a namespace can be
+/// selected only if the endpoint has a profile that applies them, as pods of Kubernetes do.
+fn advise_namespace_selector(
+    rule: &str,
+    party: &TrafficParty,
+    namespace: &str,
+    cluster: &PolicyCluster,
+) -> String {
+    let name = &party.name;
+    if cluster.inherits_namespace_labels(party) {
+        return format!(
+            "give {rule} a namespaceSelector for the namespace of {name} and a selector for its labels"
+        );
+    }
+    format!(
+        "give {rule} namespaceSelector all() and a selector for {name} that contains projectcalico.org/namespace == \
+         '{namespace}' (no profile of {name} has labels of its namespace)"
+    )
 }

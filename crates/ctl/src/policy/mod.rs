@@ -10,6 +10,7 @@ mod cluster;
 mod diff;
 mod endpoint_lookup;
 mod explain;
+mod namespace_labels;
 mod proxy_request;
 mod report;
 mod rule_text;

@@ -147,8 +147,9 @@ pub(super) async fn wait_until_gone(outside: &Connection<Route>, name: &str) -> 
     Ok(())
 }
 
-/// Ensures that the host end has its MAC: a device manager such as udev may have changed it in the meantime.
-pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> DataplaneResult<u32> {
+/// Sets the MAC of the host end and returns the index of the interface. A device manager such as udev may have changed
+/// the MAC after the interface was created.
+pub(super) async fn ensure_host_mac(outside: &Connection<Route>, name: &str) -> DataplaneResult<u32> {
     for _ in 0..MAX_MAC_ATTEMPTS {
         let link = require(outside, name).await?;
         if link.address() == Some(&HOST_MAC[..]) {
@@ -161,5 +162,5 @@ pub(super) async fn settle_host_mac(outside: &Connection<Route>, name: &str) -> 
         tokio::time::sleep(MAC_RETRY_DELAY).await;
     }
     let object = KernelObject::interface(name);
-    Err(DataplaneError::Kernel { object, reason: "something keeps changing its MAC".into() })
+    Err(DataplaneError::Kernel { object, reason: "another program keeps changing its MAC".into() })
 }

@@ -140,7 +140,7 @@ async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<Attached
     // A leftover of a removed sandbox: the name may be reused.
     link::remove_veth(&outside, &request.host_interface).await?;
     link::create(host, &inside, request).await?;
-    match setup::set_up(host, &container, &outside, &inside, request).await {
+    match setup::configure_veth_pair(host, &container, &outside, &inside, request).await {
         Ok(attached) => Ok(attached),
         Err(error) => {
             remove_pair_ends(&outside, &inside, request).await;

@@ -18,16 +18,19 @@ use std::time::Duration;
 const MAX_GATEWAY_CHECKS: usize = 10;
 const GATEWAY_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(super) async fn set_up(
+/// Configures both ends of the pair. `outside` and `inside` are connections to rtnetlink in the network namespaces of
+/// the host and of the container.
+pub(super) async fn configure_veth_pair(
     host: &Netns,
     container: &Netns,
     outside: &Connection<Route>,
     inside: &Connection<Route>,
     request: &AttachRequest,
 ) -> DataplaneResult<AttachedInterface> {
-    let host_index = link::settle_host_mac(outside, &request.host_interface).await?;
+    let host_index = link::ensure_host_mac(outside, &request.host_interface).await?;
     let index = link::require(inside, &request.container_interface).await?.ifindex();
-    // Before the links are up: disables duplicate address detection, and enables IPv6 if the runtime had disabled it.
+    // These settings must precede the setting up of the links: they disable duplicate address detection, and enable
+    // IPv6 if the runtime has disabled it.
     sysctl::write(container, container_settings(request)).await?;
     sysctl::write(host, host_settings(request)).await?;
     for (connection, index, name) in
@@ -35,8 +38,8 @@ pub(super) async fn set_up(
     {
         host.make(KernelObject::interface(name), connection.set_link_up_by_index(index)).await?;
     }
-    // Routes before addresses, so that no packet takes a wrong path.
-    routes(container, outside, inside, host_index, index, request).await?;
+    // Add the routes before the addresses, so that no packet takes a wrong path.
+    add_routes(container, outside, inside, host_index, index, request).await?;
     for address in &request.addresses {
         let interface = request.container_interface.clone();
         let add = async {
@@ -94,7 +97,7 @@ pub(super) fn host_settings(request: &AttachRequest) -> Vec<SysctlSetting> {
     settings
 }
 
-async fn routes(
+async fn add_routes(
     container: &Netns,
     outside: &Connection<Route>,
     inside: &Connection<Route>,
@@ -106,7 +109,7 @@ async fn routes(
         let route = Ipv4Route::new(GATEWAY_V4, 32).dev_index(index).scope(RouteScope::Link);
         let destination = IpNet::from(IpAddr::from(GATEWAY_V4));
         container.make(KernelObject::route(destination), inside.add_route(route)).await?;
-        // Proxy ARP alone answers only on a host that has a default route.
+        // Add a permanent entry, because proxy ARP replies only on a host that has a default route.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index_v4(index, GATEWAY_V4).lladdr(host_mac.unwrap_or(HOST_MAC));
         let interface = request.container_interface.clone();
@@ -114,13 +117,13 @@ async fn routes(
         container.make(neighbour, inside.replace_neighbor(gateway.permanent())).await?;
     }
     let gateway_v6 = if request.has_v6() {
-        gateway_v6(outside, host_index, &request.host_interface).await?
+        find_gateway_v6(outside, host_index, &request.host_interface).await?
     } else {
         GATEWAY_V6
     };
     if request.has_v6() {
-        // Permanent entry: the workload need not resolve the gateway, and its neighbour solicitations from link-local
-        // addresses may be dropped.
+        // Add a permanent entry, because policy may drop neighbour solicitations that the workload sends from its
+        // link-local address.
         let host_mac = link::require(outside, &request.host_interface).await?.address().and_then(mac);
         let gateway = Neighbor::with_index(index, gateway_v6.into()).lladdr(host_mac.unwrap_or(HOST_MAC));
         let interface = request.container_interface.clone();
@@ -145,9 +148,13 @@ async fn routes(
     Ok(())
 }
 
-/// Returns the host end's link-local address. If the host does not derive it from the MAC, the link is set down and up
-/// once to make the kernel generate it again.
-async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) -> DataplaneResult<Ipv6Addr> {
+/// Returns the link-local address of the host end. If the kernel did not derive it from the current MAC, sets the link
+/// down and up once, so that the kernel generates it again.
+async fn find_gateway_v6(
+    outside: &Connection<Route>,
+    host_index: u32,
+    name: &str,
+) -> DataplaneResult<Ipv6Addr> {
     let mut found = None;
     for attempt in 0..MAX_GATEWAY_CHECKS {
         let addresses = outside
@@ -175,6 +182,6 @@ async fn gateway_v6(outside: &Connection<Route>, host_index: u32, name: &str) ->
     }
     found.ok_or_else(|| DataplaneError::Kernel {
         object: KernelObject::interface(name),
-        reason: "has no link-local IPv6 address; is IPv6 switched off on this host?".into(),
+        reason: "has no link-local IPv6 address; check whether IPv6 is disabled on this host".into(),
     })
 }

@@ -13,7 +13,7 @@ use tortie_store::{StoreError, StoreLimits, StoreResult};
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Port name of the Service, as in Calico's manifests.
 const HUB_PORT_NAME: &str = "calico-typha";
-/// Maximum number of addresses used of one DNS name.
+/// Maximum number of addresses that are used for one DNS name.
 const MAX_ADDRESSES_PER_NAME: usize = 64;
 
 /// Sources of hub addresses.
@@ -30,7 +30,7 @@ pub struct HubService {
     pub kubernetes: KubernetesTarget,
     pub namespace: String,
     pub name: String,
-    /// Kubernetes name of the own node: a hub on the same node is preferred.
+    /// Kubernetes name of this node: a hub on the same node is preferred.
     pub node: String,
 }
 
@@ -49,7 +49,7 @@ pub enum HubDiscoveryError {
     NoEndpoint { service: String },
     #[error("{name}: {source}")]
     Lookup { name: String, source: io::Error },
-    #[error("{name}: the name cannot be resolved in time")]
+    #[error("{name}: the DNS lookup timed out")]
     LookupTimeout { name: String },
     #[error("there is no hub")]
     NoHub,

@@ -35,8 +35,11 @@ pub fn follow(options: HubClientOptions, ranges: Vec<KeyRange>) -> Feed {
     let mut replica = HubReplica::new(&options.node, wanted);
     let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(class_of_range);
     let grace = StoreLimits::from_environment().absence_grace;
-    let doubts = grace.as_millis().div_ceil(SNAPSHOT_DISTRUST_DELAY.as_millis());
-    replica.set_doubt(guarded.map(str::to_owned).collect(), u32::try_from(doubts).unwrap_or(u32::MAX));
+    let max_rejections = grace.as_millis().div_ceil(SNAPSHOT_DISTRUST_DELAY.as_millis());
+    replica.set_snapshot_check(
+        guarded.map(str::to_owned).collect(),
+        u32::try_from(max_rejections).unwrap_or(u32::MAX),
+    );
     let follower = HubFollower { options, ranges, replica, sender };
     tokio::spawn(follower.run());
     feed
@@ -99,7 +102,7 @@ impl HubFollower {
                 FollowRound::Distrusted(reason) => (reason, SNAPSHOT_DISTRUST_DELAY),
                 FollowRound::Failed(reason) => (reason, backoff.pause()),
             };
-            if let Some(event) = self.replica.report_unreachable(&reason)
+            if let Some(event) = self.replica.record_unreachable(&reason)
                 && self.sender.send(event).await.is_err()
             {
                 return;
@@ -173,10 +176,10 @@ impl HubFollower {
             };
             let frame = frame.map_err(|_| HubConnectionError::Silent(self.options.read))??;
             let reaction = self.replica.receive(HubMessage::decode(frame)?)?;
-            if let Some(reason) = reaction.distrust {
+            if let Some(reason) = reaction.rejection {
                 return Err(HubConnectionError::Distrusted(reason));
             }
-            if let Some(reason) = reaction.leave {
+            if let Some(reason) = reaction.disconnect {
                 return Err(HubConnectionError::Left(reason));
             }
             if !std::mem::replace(served, true) {

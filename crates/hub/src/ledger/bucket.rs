@@ -64,7 +64,7 @@ impl LedgerBucket {
     /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &Arc<FeedRecord>, sequence: u64) -> bool {
         let place = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
-        match (place, record.what()) {
+        match (place, record.action()) {
             (Err(_), RecordAction::Delete) => return false,
             (Ok(at), RecordAction::Delete) => {
                 let entry = self.entries.remove(at);

@@ -132,7 +132,7 @@ impl HubLedger {
                 "its {} bytes exceed the {MAX_RECORD_BYTES} bytes that a hub forwards",
                 record.value.len()
             );
-            record.what = RecordAction::Unreadable.into();
+            record.action = RecordAction::Unreadable.into();
             record.value = Bytes::new();
         }
         Some(record)

@@ -59,8 +59,8 @@ pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
 /// Violation of the protocol by the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("a frame of {length} bytes exceeds the limit of {most}")]
-    TooLong { length: usize, most: usize },
+    #[error("a frame of {length} bytes exceeds the limit of {limit}")]
+    TooLong { length: usize, limit: usize },
     #[error("a frame is not a message of this protocol: {0}")]
     Message(#[from] prost::DecodeError),
     #[error("a message without content or of an unknown type")]
@@ -84,11 +84,11 @@ pub fn frame(message: &impl Message) -> Bytes {
 }
 
 /// Removes one frame from the front of the buffer, if it is complete.
-pub fn unframe(buffer: &mut BytesMut, most: usize) -> Result<Option<Bytes>, ProtocolError> {
+pub fn unframe(buffer: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, ProtocolError> {
     let Some(head) = buffer.first_chunk::<LENGTH_PREFIX_BYTES>() else { return Ok(None) };
     let length = usize::try_from(u32::from_be_bytes(*head)).unwrap_or(usize::MAX);
-    if length > most {
-        return Err(ProtocolError::TooLong { length, most });
+    if length > limit {
+        return Err(ProtocolError::TooLong { length, limit });
     }
     if buffer.len() < LENGTH_PREFIX_BYTES + length {
         return Ok(None);

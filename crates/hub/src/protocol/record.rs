@@ -30,7 +30,7 @@ pub struct FeedRecord {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(enumeration = "RecordAction", tag = "2")]
-    pub what: i32,
+    pub action: i32,
     /// Revision of the write or deletion.
     #[prost(string, tag = "3")]
     pub revision: String,
@@ -71,7 +71,7 @@ pub fn to_record(message: FeedMessage) -> Result<Option<FeedRecord>, RecordForma
     Ok(Some(match message {
         FeedMessage::Event(FeedEvent::Put { key, value, revision }) => FeedRecord {
             key: key_to_json(&key)?.to_string(),
-            what: RecordAction::Put.into(),
+            action: RecordAction::Put.into(),
             revision: revision.to_string(),
             value: match value {
                 StoreValue::Raw(bytes) => bytes.into(),
@@ -81,13 +81,13 @@ pub fn to_record(message: FeedMessage) -> Result<Option<FeedRecord>, RecordForma
         },
         FeedMessage::Event(FeedEvent::Delete { key, revision }) => FeedRecord {
             key: key_to_json(&key)?.to_string(),
-            what: RecordAction::Delete.into(),
+            action: RecordAction::Delete.into(),
             revision: revision.to_string(),
             ..FeedRecord::default()
         },
         FeedMessage::Event(FeedEvent::Unreadable { key, revision, text, reason }) => FeedRecord {
             key: key_to_json(&key)?.to_string(),
-            what: RecordAction::Unreadable.into(),
+            action: RecordAction::Unreadable.into(),
             revision: revision.to_string(),
             value: text.into(),
             reason,
@@ -103,7 +103,7 @@ pub fn from_record(record: &FeedRecord) -> Result<FeedEvent, RecordFormatError> 
     let json: Json = serde_json::from_str(&record.key)
         .map_err(|_| RecordFormatError::Text { what: "key", text: record.key.clone() })?;
     let key = key_from_json(&json)?;
-    let reason = match record.what() {
+    let reason = match record.action() {
         RecordAction::Delete => return Ok(FeedEvent::Delete { key, revision: record.parse_revision()? }),
         RecordAction::Unreadable => record.reason.clone(),
         RecordAction::Put => match StoreValue::decode(&key, &record.value) {

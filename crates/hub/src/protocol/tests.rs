@@ -106,7 +106,7 @@ fn version_1_is_unchanged() {
     let position = Some(HubPosition { epoch: 0x0102_0304_0506_0708, sequence: 300 });
     let record = FeedRecord {
         key: r#"{"kind":"Tier","name":"web"}"#.to_owned(),
-        what: RecordAction::Put.into(),
+        action: RecordAction::Put.into(),
         revision: "17".to_owned(),
         value: Bytes::from_static(b"{}"),
         reason: String::new(),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct ReplicaBucket {
     digests: BTreeMap<Box<str>, u64>,
     sum: DigestSum,
-    /// Sequence number of the hub up to which its changes are already included.
+    /// Sequence number up to which the bucket already includes the changes of the hub.
     pub as_of: u64,
 }
 
@@ -30,14 +30,14 @@ impl ReplicaBucket {
     }
 
     /// Returns the keys that are missing from `content`.
-    pub fn absent_from(&self, content: &[FeedRecord]) -> Vec<String> {
-        let there: BTreeSet<&str> = content.iter().map(|record| record.key.as_str()).collect();
-        self.digests.keys().filter(|key| !there.contains(&***key)).map(|key| key.to_string()).collect()
+    pub fn keys_missing_from(&self, content: &[FeedRecord]) -> Vec<String> {
+        let present: BTreeSet<&str> = content.iter().map(|record| record.key.as_str()).collect();
+        self.digests.keys().filter(|key| !present.contains(&***key)).map(|key| key.to_string()).collect()
     }
 
     /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &FeedRecord) -> bool {
-        let digest = (record.what() != RecordAction::Delete).then(|| record.digest());
+        let digest = (record.action() != RecordAction::Delete).then(|| record.digest());
         let before = match digest {
             Some(digest) => self.digests.insert(record.key.as_str().into(), digest),
             None => self.digests.remove(record.key.as_str()),

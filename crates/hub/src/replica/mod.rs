@@ -35,14 +35,14 @@ pub struct HubReplica {
     outage: StoreOutage,
     /// Number of entries of unknown kinds.
     unknown: u64,
-    doubt: SnapshotDoubt,
+    snapshot_check: SnapshotCheck,
 }
 
 /// Protection against a hub that reads the wrong datastore: a snapshot that lacks most known objects without reported
-/// deletions is rejected until several in a row agree.
+/// deletions is rejected, until `limit` consecutive snapshots were rejected.
 #[derive(Debug, Default)]
-struct SnapshotDoubt {
-    /// Classes whose loss would open or cut off workloads.
+struct SnapshotCheck {
+    /// Classes whose loss would remove policy from workloads or disconnect them.
     guarded: Vec<String>,
     limit: u32,
     /// Number of consecutive snapshots that were rejected.
@@ -54,10 +54,10 @@ struct SnapshotDoubt {
 pub struct ReplicaReaction {
     pub events: Vec<FeedEvent>,
     pub reply: Option<ClientMessage>,
-    /// Reason why the hub refuses this client or asks it to leave.
-    pub leave: Option<String>,
+    /// Reason why the hub rejects this client or asks it to disconnect.
+    pub disconnect: Option<String>,
     /// Reason why the hub's snapshot is rejected.
-    pub distrust: Option<String>,
+    pub rejection: Option<String>,
 }
 
 impl HubReplica {
@@ -74,13 +74,13 @@ impl HubReplica {
             in_sync: false,
             outage: StoreOutage::default(),
             unknown: 0,
-            doubt: SnapshotDoubt::default(),
+            snapshot_check: SnapshotCheck::default(),
         }
     }
 
     /// Makes the replica reject up to `limit` consecutive snapshots that lack most of its objects of these classes.
-    pub fn set_doubt(&mut self, guarded: Vec<String>, limit: u32) {
-        self.doubt = SnapshotDoubt { guarded, limit, snapshots: 0 };
+    pub fn set_snapshot_check(&mut self, guarded: Vec<String>, limit: u32) {
+        self.snapshot_check = SnapshotCheck { guarded, limit, snapshots: 0 };
     }
 
     /// Returns the first message of a new connection. Discards the unfinished transfer of an earlier connection.
@@ -102,13 +102,13 @@ impl HubReplica {
         self.in_sync
     }
 
-    /// Returns the number of ignored entries of kinds that this version does not know.
+    /// Returns the number of entries that were ignored because this version does not know their kinds.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
     /// Records that no hub can be reached.
-    pub fn report_unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
+    pub fn record_unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
         self.outage.failed(reason)
     }
 
@@ -118,17 +118,23 @@ impl HubReplica {
         match message {
             HubMessage::Welcome(welcome) => {
                 if !(OLDEST_PROTOCOL_VERSION..=NEWEST_PROTOCOL_VERSION).contains(&welcome.version) {
-                    return Err(ProtocolError::Unexpected("a version that was not offered"));
+                    return Err(ProtocolError::Unexpected(
+                        "a Welcome with a version that this client does not support",
+                    ));
                 }
                 self.epoch = welcome.epoch;
                 self.behind = welcome.behind;
             }
-            HubMessage::Refused(refused) => reaction.leave = Some(refused.reason),
-            HubMessage::Leave(()) => reaction.leave = Some("it asked its clients to leave".to_owned()),
+            HubMessage::Refused(refused) => reaction.disconnect = Some(refused.reason),
+            HubMessage::Leave(()) => {
+                reaction.disconnect = Some("the hub asked its clients to disconnect".to_owned())
+            }
             HubMessage::Ping(()) => reaction.reply = Some(ClientMessage::Pong(())),
             HubMessage::Resume(status) => {
                 if self.position.is_none_or(|position| position.epoch != self.epoch) {
-                    return Err(ProtocolError::Unexpected("a position that this client is not at"));
+                    return Err(ProtocolError::Unexpected(
+                        "a Resume, but this client has no position of this hub",
+                    ));
                 }
                 reaction.events.extend(self.outage.apply_status(&status));
             }
@@ -142,7 +148,7 @@ impl HubReplica {
             }
             HubMessage::Bucket(bucket) => self.receive_bucket(&bucket, &mut reaction.events)?,
             HubMessage::End(end) => {
-                reaction.distrust = self.complete_transfer(&end, &mut reaction.events)?;
+                reaction.rejection = self.complete_transfer(&end, &mut reaction.events)?;
             }
             HubMessage::Changes(changes) => self.apply_changes(&changes, &mut reaction.events)?,
         }
@@ -155,24 +161,24 @@ impl HubReplica {
         events: &mut Vec<FeedEvent>,
     ) -> Result<(), ProtocolError> {
         let transfer =
-            self.transfer.as_mut().ok_or(ProtocolError::Unexpected("a bucket without a beginning"))?;
+            self.transfer.as_mut().ok_or(ProtocolError::Unexpected("a bucket without a preceding Begin"))?;
         let Some(mut received) = transfer.receive(bucket, &self.buckets)? else { return Ok(()) };
         if !self.in_sync {
             self.apply_bucket(&mut received, &BTreeMap::new(), events);
         }
-        self.transfer.as_mut().map_or(Ok(()), |transfer| transfer.keep(received))
+        self.transfer.as_mut().map_or(Ok(()), |transfer| transfer.store_bucket(received))
     }
 
-    /// Returns why a snapshot lacks too many entries to be applied, if it does.
-    fn judge_snapshot(&mut self, transfer: &BucketTransfer) -> Option<String> {
+    /// Returns an error message if a snapshot lacks too many entries to be applied.
+    fn check_snapshot(&mut self, transfer: &BucketTransfer) -> Option<String> {
         let mut absences: BTreeMap<(String, &str), ListAbsence> = BTreeMap::new();
         let deleted = transfer.buckets.iter().flat_map(|bucket| &bucket.deleted);
         for collection in deleted.filter_map(|key| collection_of(key)) {
             absences.entry(collection).or_default().missing += 1;
         }
-        absences.retain(|(class, _), _| self.doubt.guarded.contains(class));
+        absences.retain(|(class, _), _| self.snapshot_check.guarded.contains(class));
         if absences.is_empty() || !self.in_sync {
-            self.doubt.snapshots = 0;
+            self.snapshot_check.snapshots = 0;
             return None;
         }
         for collection in self.buckets.iter().flat_map(ReplicaBucket::keys).filter_map(collection_of) {
@@ -182,33 +188,34 @@ impl HubReplica {
         }
         let large = absences.iter().find(|(_, absence)| absence.is_large());
         let Some(((class, _), ListAbsence { known, missing })) =
-            large.filter(|_| self.doubt.snapshots < self.doubt.limit)
+            large.filter(|_| self.snapshot_check.snapshots < self.snapshot_check.limit)
         else {
-            self.doubt.snapshots = 0;
+            self.snapshot_check.snapshots = 0;
             return None;
         };
-        self.doubt.snapshots += 1;
+        self.snapshot_check.snapshots += 1;
         Some(format!(
-            "it lacks {missing} of {known} objects of {class} that were not deleted individually: they stay in force; check the \
-             datastore of the hub"
+            "its snapshot lacks {missing} of {known} objects of {class}, whose deletion it did not report; this node keeps them; \
+             check the datastore of the hub"
         ))
     }
 
-    /// Applies the completed transfer. Returns the reason if the snapshot is rejected.
+    /// Applies the completed transfer. Returns the reason if it rejects the snapshot.
     fn complete_transfer(
         &mut self,
         end: &EndMessage,
         events: &mut Vec<FeedEvent>,
     ) -> Result<Option<String>, ProtocolError> {
-        let mut transfer = self
-            .transfer
-            .take_if(|transfer| transfer.is_whole())
-            .ok_or(ProtocolError::Unexpected("an end without a beginning, or in the middle of a bucket"))?;
-        if let Some(reason) = self.judge_snapshot(&transfer) {
+        let mut transfer = self.transfer.take_if(|transfer| transfer.has_no_partial_bucket()).ok_or(
+            ProtocolError::Unexpected(
+                "an End without a preceding Begin, or before the last part of a bucket",
+            ),
+        )?;
+        if let Some(reason) = self.check_snapshot(&transfer) {
             return Ok(Some(reason));
         }
         events.extend(self.outage.apply_status(&transfer.status));
-        // Deletions first: a node never holds both an object and its replacement.
+        // Apply deletions first, so that a node never has both an object and its replacement.
         for received in &mut transfer.buckets {
             self.delete_missing(received, &end.marks, events);
         }
@@ -222,7 +229,7 @@ impl HubReplica {
         if std::mem::take(&mut self.behind) {
             // The store was restored from a backup: the marks must not exceed the hub's.
             for (class, mark) in &mut self.marks {
-                *mark = end.marks.get(class).map_or(*mark, |hubs| (*mark).min(*hubs));
+                *mark = end.marks.get(class).map_or(*mark, |hub_mark| (*mark).min(*hub_mark));
             }
         }
         self.position = Some(HubPosition { epoch: self.epoch, sequence: transfer.sequence });
@@ -244,7 +251,7 @@ impl HubReplica {
             let revision = hub_marks.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
             let revision = Revision::from(revision).to_string();
             let record =
-                FeedRecord { key, what: RecordAction::Delete.into(), revision, ..FeedRecord::default() };
+                FeedRecord { key, action: RecordAction::Delete.into(), revision, ..FeedRecord::default() };
             self.apply_record(record, received.index, events);
         }
     }
@@ -269,10 +276,10 @@ impl HubReplica {
     ) -> Result<(), ProtocolError> {
         let position = match (&mut self.position, &self.transfer) {
             (Some(position), None) if position.epoch == self.epoch => position,
-            _ => return Err(ProtocolError::Unexpected("changes of what this client does not know")),
+            _ => return Err(ProtocolError::Unexpected("changes before the snapshot is complete")),
         };
         if changes.sequence != position.sequence + 1 {
-            return Err(ProtocolError::Unexpected("changes with a gap before them"));
+            return Err(ProtocolError::Unexpected("changes with a gap in the sequence numbers"));
         }
         let records = changes.records.records()?;
         position.sequence = changes.sequence;

@@ -31,9 +31,9 @@ fn put(kind: Kind, name: &str, revision: u64) -> FeedMessage {
 
 /// Runs a new connection until the hub has nothing more to send and returns the emitted events; `None` if the hub
 /// makes the client wait.
-fn meet(replica: &mut HubReplica, ledger: &HubLedger, trusting: bool) -> Option<Vec<String>> {
+fn meet(replica: &mut HubReplica, ledger: &HubLedger, allow_older: bool) -> Option<Vec<String>> {
     let ClientMessage::Hello(hello) = replica.hello() else { panic!() };
-    let (mut session, mut frames) = match ClientSession::open(&hello, ledger, trusting) {
+    let (mut session, mut frames) = match ClientSession::open(&hello, ledger, allow_older) {
         SessionOpening::Served { session, first } => (session, first),
         SessionOpening::Behind => return None,
         SessionOpening::Refused(reason) => panic!("{reason}"),
@@ -104,7 +104,7 @@ fn a_hub_that_stays_behind_is_trusted() {
 #[test]
 fn an_empty_hub_is_trusted_after_several_snapshots() {
     let mut replica = replica();
-    replica.set_doubt(vec!["Tier".to_owned()], 2);
+    replica.set_snapshot_check(vec!["Tier".to_owned()], 2);
     meet(&mut replica, &ledger(1, &[("a", 1), ("b", 2)], 2), false).unwrap();
     let empty = ledger(2, &[], 5);
     for _ in 0..2 {
@@ -119,7 +119,7 @@ fn an_empty_hub_is_trusted_after_several_snapshots() {
 fn a_lost_collection_is_doubted_beside_another() {
     let kind = Kind::GlobalNetworkPolicy;
     let mut replica = HubReplica::new("n", vec![kind.name().to_owned()]);
-    replica.set_doubt(vec![kind.name().to_owned()], 1);
+    replica.set_snapshot_check(vec![kind.name().to_owned()], 1);
     let derived = [("kcnp.a", 1), ("kcnp.b", 2)];
     let both = ledger_of(kind, 1, &[derived[0], derived[1], ("deny", 3)], 3);
     meet(&mut replica, &both, false).unwrap();
@@ -139,7 +139,7 @@ fn messages_out_of_order_are_errors() {
         HubMessage::Bucket(BucketMessage { index: 0, changed: 0, more: false, records })
     };
     assert!(replica.receive(changes(1)).is_err(), "before a snapshot");
-    assert!(replica.receive(bucket()).is_err(), "without a beginning");
+    assert!(replica.receive(bucket()).is_err(), "without a Begin");
     assert!(replica.receive(HubMessage::End(EndMessage::default())).is_err());
     assert!(replica.receive(HubMessage::Resume(HubStoreStatus::default())).is_err());
     meet(&mut replica, &ledger(1, &[("a", 1)], 1), false).unwrap();
@@ -153,7 +153,7 @@ fn messages_out_of_order_are_errors() {
     assert!(replica.receive(HubMessage::Bucket(bucket)).is_err());
     let reaction =
         replica.receive(HubMessage::Refused(RefusedMessage { reason: "full".to_owned() })).unwrap();
-    assert_eq!(reaction.leave.as_deref(), Some("full"));
+    assert_eq!(reaction.disconnect.as_deref(), Some("full"));
 }
 
 /// Returns a non-final part of the key's bucket with one entry of `bytes` bytes.
@@ -189,8 +189,8 @@ fn an_unfinished_transfer_is_bounded() {
         bytes,
     };
     let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
-    transfer.keep(received(transfer::MAX_TRANSFER_BYTES)).unwrap();
-    let error = transfer.keep(received(1)).unwrap_err();
+    transfer.store_bucket(received(transfer::MAX_TRANSFER_BYTES)).unwrap();
+    let error = transfer.store_bucket(received(1)).unwrap_err();
     assert!(matches!(error, ProtocolError::Oversized { what: "transfer", .. }), "{error}");
 
     let mut transfer = BucketTransfer::new(1, HubStoreStatus::default());
@@ -198,7 +198,7 @@ fn an_unfinished_transfer_is_bounded() {
     let empty = || BucketMessage { index: 7, changed: 0, more: false, records: RecordPayload::new([]) };
     for _ in 0..BUCKET_COUNT {
         let received = transfer.receive(&empty(), &own_buckets).unwrap().unwrap();
-        transfer.keep(received).unwrap();
+        transfer.store_bucket(received).unwrap();
     }
     assert!(transfer.receive(&empty(), &own_buckets).is_err(), "the same bucket again and again");
 }

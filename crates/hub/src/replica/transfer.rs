@@ -1,15 +1,16 @@
-//! Buckets of a snapshot or comparison while they arrive. They are applied only when all have arrived, because a part
-//! of them would be a state that never existed. Only the first snapshot is forwarded as it arrives, since no node
-//! acts on it before it is complete. The memory of an unfinished transfer is bounded.
+//! Buckets of a snapshot or comparison while they arrive. They are applied only when all have arrived, because some
+//! of them without the others would be a state that the store never had. Only the first snapshot is forwarded as it
+//! arrives, since no node acts on it before it is complete. The memory of an unfinished transfer is bounded.
 
 use super::bucket::ReplicaBucket;
 use crate::protocol::{
     BUCKET_COUNT, BucketMessage, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of,
 };
 
-/// Limit for one bucket with missing parts: a thousandth of all entries, and room for several of the largest ones.
+/// Limit for a bucket of which parts are still missing. A bucket has about a thousandth of all entries; the limit
+/// leaves room for several entries of the maximum size.
 pub const MAX_BUCKET_BYTES: usize = 32 << 20;
-/// Limit for all buckets of one comparison, counting only entries that the node does not have yet.
+/// Limit for all buckets of one transfer. Only buckets with entries that the node does not have yet are counted.
 pub const MAX_TRANSFER_BYTES: usize = 512 << 20;
 
 #[derive(Debug)]
@@ -36,6 +37,7 @@ struct PartialBucket {
 #[derive(Debug)]
 pub struct ReceivedBucket {
     pub index: usize,
+    /// Sequence number of the last change of the bucket on the hub.
     pub changed: u64,
     pub deleted: Vec<String>,
     pub changed_records: Vec<FeedRecord>,
@@ -49,7 +51,7 @@ impl BucketTransfer {
     }
 
     /// Returns whether no bucket is waiting for further parts.
-    pub fn is_whole(&self) -> bool {
+    pub fn has_no_partial_bucket(&self) -> bool {
         self.partial.is_none()
     }
 
@@ -67,7 +69,7 @@ impl BucketTransfer {
         let mut records = bucket.records.records()?;
         if records
             .iter()
-            .any(|record| bucket_of(&record.key) != index || record.what() == RecordAction::Delete)
+            .any(|record| bucket_of(&record.key) != index || record.action() == RecordAction::Delete)
         {
             return Err(ProtocolError::Unexpected("a bucket with a record that does not belong to it"));
         }
@@ -76,7 +78,9 @@ impl BucketTransfer {
         let mut partial =
             self.partial.take().unwrap_or(PartialBucket { index, records: Vec::new(), bytes: 0 });
         if partial.index != index {
-            return Err(ProtocolError::Unexpected("a bucket in the middle of another"));
+            return Err(ProtocolError::Unexpected(
+                "a part of a bucket before the last part of another bucket",
+            ));
         }
         partial.bytes = partial.bytes.saturating_add(bytes);
         if partial.bytes > MAX_BUCKET_BYTES {
@@ -87,7 +91,7 @@ impl BucketTransfer {
             self.partial = Some(partial);
             return Ok(None);
         }
-        let deleted = own.absent_from(&partial.records);
+        let deleted = own.keys_missing_from(&partial.records);
         let changed_records: Vec<FeedRecord> =
             partial.records.into_iter().filter(|record| !own.has(record)).collect();
         let bytes = if changed_records.is_empty() { 0 } else { partial.bytes };
@@ -95,7 +99,7 @@ impl BucketTransfer {
     }
 
     /// Stores a bucket until the transfer is complete.
-    pub fn keep(&mut self, received: ReceivedBucket) -> Result<(), ProtocolError> {
+    pub fn store_bucket(&mut self, received: ReceivedBucket) -> Result<(), ProtocolError> {
         self.bytes = self.bytes.saturating_add(received.bytes);
         if self.bytes > MAX_TRANSFER_BYTES {
             return Err(ProtocolError::Oversized { what: "transfer", limit: MAX_TRANSFER_BYTES });

@@ -22,7 +22,7 @@ const MAX_UNSENT_BYTES: u32 = 128 << 10;
 
 pub async fn accept(shared: &Arc<HubState>, listener: TcpListener, tls: Option<Arc<ServerTls>>) {
     let options = &shared.options;
-    let strangers = SourceCounts::new(options.handshakes, options.handshakes_of_one);
+    let strangers = SourceCounts::new(options.handshakes, options.handshakes_per_source);
     let mut tasks = JoinSet::new();
     let mut pause = None;
     let mut tick = tokio::time::interval(HEARTBEAT_INTERVAL);

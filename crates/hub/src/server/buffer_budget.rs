@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 /// Only clients that have read nothing for this long are disconnected.
 const STALL_AGE: Duration = Duration::from_secs(10);
-/// Interval at which a client that waits for budget looks for a stalled client to evict.
+/// Interval at which a task that waits for budget checks for stalled clients to evict.
 const BUDGET_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum number of bytes gathered for a client at once.
 const MIN_SHARE_BYTES: usize = 16 << 10;
@@ -26,8 +26,8 @@ pub struct BufferBudget {
 struct BudgetState {
     used: usize,
     /// Part of `used` held by clients that are being evicted.
-    leaving: usize,
-    next: u64,
+    evicting_bytes: usize,
+    next_id: u64,
     holders: BTreeMap<u64, BufferHolder>,
 }
 
@@ -38,7 +38,7 @@ struct BufferHolder {
     progress: Instant,
     /// Notified when the client is evicted.
     evicted: Arc<Notify>,
-    leaves: bool,
+    is_evicted: bool,
 }
 
 /// A client's part of the budget during one write; released on drop.
@@ -55,24 +55,25 @@ impl BufferBudget {
         BufferBudget { limit, state: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Returns how many bytes to gather at once per client: at most `most`, less if `clients` times that would exceed
-    /// the budget.
-    pub fn share_of(&self, clients: usize, most: usize) -> usize {
-        (self.limit / clients.max(1)).clamp(MIN_SHARE_BYTES.min(most), most)
+    /// Returns how many bytes to gather at once per client: `max_bytes`, or less if `clients` times `max_bytes` would
+    /// exceed the budget.
+    pub fn bytes_per_client(&self, clients: usize, max_bytes: usize) -> usize {
+        (self.limit / clients.max(1)).clamp(MIN_SHARE_BYTES.min(max_bytes), max_bytes)
     }
 
-    /// Reserves bytes if the budget allows. A single client may exceed the budget, otherwise it would wait forever.
+    /// Reserves bytes if the budget allows. A client that is alone may exceed the budget, otherwise it would wait
+    /// forever.
     pub fn reserve<'a>(&'a self, bytes: usize, metrics: &'a HubMetrics) -> Option<BufferShare<'a>> {
         let mut state = self.state();
         if !self.has_room(&state, bytes) {
             return None;
         }
-        let id = state.next;
+        let id = state.next_id;
         let evicted = Arc::new(Notify::new());
-        state.next += 1;
+        state.next_id += 1;
         state.used += bytes;
         let holder =
-            BufferHolder { bytes, progress: Instant::now(), evicted: evicted.clone(), leaves: false };
+            BufferHolder { bytes, progress: Instant::now(), evicted: evicted.clone(), is_evicted: false };
         state.holders.insert(id, holder);
         metrics.set_buffered(state.used);
         Some(BufferShare { budget: self, metrics, id, evicted })
@@ -97,16 +98,16 @@ impl BufferBudget {
 
     fn evict_slowest(&self, bytes: usize, now: Instant) {
         let mut state = self.state();
-        if (state.used - state.leaving).saturating_add(bytes) <= self.limit {
+        if (state.used - state.evicting_bytes).saturating_add(bytes) <= self.limit {
             return;
         }
-        let staying = state.holders.values_mut().filter(|holder| !holder.leaves);
-        let slowest = staying.min_by_key(|holder| holder.progress);
+        let remaining = state.holders.values_mut().filter(|holder| !holder.is_evicted);
+        let slowest = remaining.min_by_key(|holder| holder.progress);
         let Some(holder) = slowest.filter(|holder| now >= holder.progress + STALL_AGE) else { return };
-        holder.leaves = true;
+        holder.is_evicted = true;
         holder.evicted.notify_one();
         let bytes = holder.bytes;
-        state.leaving += bytes;
+        state.evicting_bytes += bytes;
     }
 
     fn state(&self) -> MutexGuard<'_, BudgetState> {
@@ -133,8 +134,8 @@ impl Drop for BufferShare<'_> {
         let mut state = self.budget.state();
         if let Some(holder) = state.holders.remove(&self.id) {
             state.used -= holder.bytes;
-            if holder.leaves {
-                state.leaving -= holder.bytes;
+            if holder.is_evicted {
+                state.evicting_bytes -= holder.bytes;
             }
         }
         self.metrics.set_buffered(state.used);
@@ -152,24 +153,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_longest_stall_makes_room_and_no_other() {
+    async fn only_the_longest_stalled_client_is_evicted() {
         let (budget, metrics) = (BufferBudget::new(100), HubMetrics::new());
         let first = budget.reserve(40, &metrics).unwrap();
         let second = budget.reserve(60, &metrics).unwrap();
         assert!(budget.reserve(1, &metrics).is_none());
         let now = Instant::now();
         budget.evict_slowest(30, now + STALL_AGE / 2);
-        assert!(!is_evicted(&first).await, "it may still be reading");
+        assert!(!is_evicted(&first).await, "the client has not stalled for long enough");
         budget.evict_slowest(30, now + STALL_AGE);
         budget.evict_slowest(30, now + STALL_AGE);
         assert!(is_evicted(&first).await);
-        assert!(!is_evicted(&second).await, "what the first returns is enough");
+        assert!(!is_evicted(&second).await, "the bytes of the first client are enough");
         drop(first);
         let third = budget.reserve(40, &metrics).unwrap();
         assert!(metrics.text().contains("tortie_hub_buffered_bytes 100\n"));
         drop((second, third));
         assert!(metrics.text().contains("tortie_hub_buffered_bytes 0\n"));
-        assert!(budget.reserve(1000, &metrics).is_some(), "more than the limit, but alone");
+        assert!(budget.reserve(1000, &metrics).is_some(), "a client that is alone may exceed the limit");
     }
 
     #[tokio::test]
@@ -178,7 +179,10 @@ mod tests {
         let reading = budget.reserve(50, &metrics).unwrap();
         let stalled = budget.reserve(50, &metrics).unwrap();
         let begin = Instant::now();
-        assert!(timeout(Duration::from_millis(10), budget.make_room(50)).await.is_err(), "nobody has to go");
+        assert!(
+            timeout(Duration::from_millis(10), budget.make_room(50)).await.is_err(),
+            "no client has stalled"
+        );
         reading.record_progress();
         budget.evict_slowest(50, begin + STALL_AGE);
         budget.evict_slowest(100, begin + STALL_AGE);
@@ -191,9 +195,10 @@ mod tests {
     #[test]
     fn many_clients_get_smaller_shares() {
         let budget = BufferBudget::new(256 << 20);
-        let most = 256 << 10;
-        let shares = [0, 1, 1024, 10_000, 1_000_000].map(|clients| budget.share_of(clients, most) >> 10);
+        let max_bytes = 256 << 10;
+        let shares =
+            [0, 1, 1024, 10_000, 1_000_000].map(|clients| budget.bytes_per_client(clients, max_bytes) >> 10);
         assert_eq!(shares, [256, 256, 256, 26, 16]);
-        assert_eq!(budget.share_of(1_000_000, 100), 100);
+        assert_eq!(budget.bytes_per_client(1_000_000, 100), 100);
     }
 }

@@ -265,7 +265,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
 
     /// Returns the frames to send now, up to about the client's share of the budget, and the step that follows.
     fn gather(&self, session: &mut ClientSession) -> (Vec<Bytes>, SessionStep) {
-        let limit = self.shared.budget.share_of(self.shared.clients.len(), MAX_SEND_BYTES);
+        let limit = self.shared.budget.bytes_per_client(self.shared.clients.len(), MAX_SEND_BYTES);
         let mut frames = Vec::new();
         let mut bytes = 0;
         loop {

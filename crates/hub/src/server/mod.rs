@@ -39,12 +39,12 @@ pub struct HubServerOptions {
     /// Maximum number of connections.
     pub connections: usize,
     /// Maximum number of clients per source address: several nodes may share one behind NAT.
-    pub connections_of_one: usize,
+    pub connections_per_source: usize,
     /// Maximum number of bytes in flight to all clients together.
     pub buffers: usize,
     /// Maximum number of connections without a hello, in total and per source address.
     pub handshakes: usize,
-    pub handshakes_of_one: usize,
+    pub handshakes_per_source: usize,
     /// Time within which a client must send its hello.
     pub handshake: Duration,
     /// Time after which a write that the client does not read fails.
@@ -66,10 +66,10 @@ impl Default for HubServerOptions {
     fn default() -> HubServerOptions {
         HubServerOptions {
             connections: 10_000,
-            connections_of_one: 256,
+            connections_per_source: 256,
             buffers: 256 << 20,
             handshakes: 4096,
-            handshakes_of_one: 1024,
+            handshakes_per_source: 1024,
             handshake: Duration::from_secs(10),
             write: Duration::from_secs(120),
             ping: Duration::from_secs(10),
@@ -108,7 +108,7 @@ impl HubServer {
         let ledger = HubLedger::new(rand::random(), ranges, options.log);
         HubServer(Arc::new(HubState {
             liveness: Liveness::new(options.silence),
-            sources: SourceCounts::new(options.connections, options.connections_of_one),
+            sources: SourceCounts::new(options.connections, options.connections_per_source),
             budget: BufferBudget::new(options.buffers),
             options,
             ledger: RwLock::new(ledger),

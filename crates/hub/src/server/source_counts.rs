@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
 pub struct SourceCounts {
-    most: usize,
-    most_of_one: usize,
+    max_total: usize,
+    max_per_source: usize,
     state: Mutex<SourceCountsState>,
 }
 
@@ -25,15 +25,15 @@ pub struct SourceSlot {
 }
 
 impl SourceCounts {
-    pub fn new(most: usize, most_of_one: usize) -> Arc<SourceCounts> {
-        Arc::new(SourceCounts { most, most_of_one, state: Mutex::default() })
+    pub fn new(max_total: usize, max_per_source: usize) -> Arc<SourceCounts> {
+        Arc::new(SourceCounts { max_total, max_per_source, state: Mutex::default() })
     }
 
     /// Counts a connection, unless it would exceed the limit of its source or the total limit.
     pub fn count(self: &Arc<SourceCounts>, source: IpAddr) -> Option<SourceSlot> {
         let mut state = self.state();
         let of_source = state.by_source.get(&source).copied().unwrap_or_default();
-        if of_source >= self.most_of_one || state.total >= self.most {
+        if of_source >= self.max_per_source || state.total >= self.max_total {
             return None;
         }
         state.by_source.insert(source, of_source + 1);

@@ -73,7 +73,7 @@ impl SimulatedClient {
             let reaction = self.replica.receive(HubMessage::decode(body(&frame)).unwrap());
             let reaction = reaction.map_err(|error| TestCaseError::fail(error.to_string()))?;
             connection.to_hub.extend(reaction.reply.map(ClientMessage::frame));
-            if reaction.leave.is_some() {
+            if reaction.disconnect.is_some() {
                 self.connection = None;
             }
             for event in reaction.events {

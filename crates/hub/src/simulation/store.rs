@@ -28,7 +28,7 @@ pub fn class_names() -> Vec<String> {
     CLASS_KINDS.iter().map(|kind| kind.name().to_owned()).collect()
 }
 
-fn put(key: &StoreKey, revision: u64) -> FeedMessage {
+fn put_event(key: &StoreKey, revision: u64) -> FeedMessage {
     let StoreKey::Resource { kind, name, .. } = key else { panic!("{key}") };
     let metadata = json!({"name": name, "labels": {"revision": revision.to_string()}});
     let object = json!({"apiVersion": API_VERSION, "kind": kind.name(), "metadata": metadata, "spec": {}});
@@ -42,7 +42,7 @@ impl SimulatedHubStore {
     pub fn write(&mut self, class: usize, number: usize) {
         let key = key(class, number);
         self.revision += 1;
-        let event = put(&key, self.revision);
+        let event = put_event(&key, self.revision);
         self.record(key, event);
     }
 
@@ -75,10 +75,12 @@ impl SimulatedHubStore {
         }
     }
 
-    /// Returns whether the entry was deleted after the given write revision.
+    /// Returns whether the entry was deleted after the revision `written`.
     pub fn was_deleted_after(&self, key: &StoreKey, written: u64) -> bool {
-        self.history.iter().any(|(revision, of, event)| {
-            of == key && *revision > written && matches!(event, FeedMessage::Event(FeedEvent::Delete { .. }))
+        self.history.iter().any(|(revision, changed, event)| {
+            changed == key
+                && *revision > written
+                && matches!(event, FeedMessage::Event(FeedEvent::Delete { .. }))
         })
     }
 

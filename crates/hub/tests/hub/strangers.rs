@@ -66,7 +66,7 @@ async fn other_protocols_and_half_handshakes_are_closed() {
 async fn silent_connections_of_one_source_are_few() {
     let store = HubTestStore::embedded().await;
     let options = HubServerOptions {
-        handshakes_of_one: 3,
+        handshakes_per_source: 3,
         handshake: Duration::from_secs(2),
         ..HubServerOptions::default()
     };
@@ -141,7 +141,7 @@ async fn client_at(hub: &RunningHub, source: &str) -> TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_one_source_leave_room_for_others() {
     let store = HubTestStore::embedded().await;
-    let options = HubServerOptions { connections_of_one: 3, ..HubServerOptions::default() };
+    let options = HubServerOptions { connections_per_source: 3, ..HubServerOptions::default() };
     let hub = RunningHub::at(&store, "127.0.0.1:0", options).await;
     let mut held = Vec::new();
     for _ in 0..3 {

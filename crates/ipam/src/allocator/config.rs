@@ -44,9 +44,10 @@ impl Allocator {
         Ok(self.records.config().await?.unwrap_or_default())
     }
 
-    /// Changes the configuration. Writes nothing if nothing changes.
+    /// Changes the configuration. Writes nothing if nothing changes; otherwise the value of every setting, as Calico does.
     pub async fn configure(&self, change: &ConfigChange) -> IpamResult<IpamConfig> {
-        let current = self.config().await?;
+        let mut current = self.config().await?;
+        current.kubevirt_vm_address_persistence.get_or_insert_with(|| "Enabled".to_owned());
         let next = change.apply(&current)?;
         if next != current {
             self.records.write_config(next.clone()).await?;

@@ -1,4 +1,4 @@
-//! The network configuration that a runtime passes on standard input, limited to the keys that we use.
+//! The network configuration that a runtime passes on standard input, limited to the keys that the node uses.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -113,7 +113,7 @@ fn decode_error(error: serde_json::Error) -> CniError {
 }
 
 impl NetworkConfig {
-    /// Parses a configuration. Returns the keys that we use, and the whole object for delegated plugins.
+    /// Parses a configuration. Returns the keys that the node uses, and the whole object for delegated plugins.
     pub fn parse(text: &str) -> Result<(NetworkConfig, Map<String, Value>), CniError> {
         let whole: Map<String, Value> = serde_json::from_str(text).map_err(decode_error)?;
         let mut config: NetworkConfig =
@@ -138,11 +138,11 @@ impl NetworkConfig {
 
     /// Returns whether the CNI version is at least this one.
     pub fn is_at_least(&self, version: &str) -> bool {
-        let place = |version: &str| SUPPORTED_VERSIONS.iter().position(|known| *known == version);
-        place(&self.cni_version) >= place(version)
+        let position = |version: &str| SUPPORTED_VERSIONS.iter().position(|known| *known == version);
+        position(&self.cni_version) >= position(version)
     }
 
-    /// Rejects a configuration that an attachment cannot be made with.
+    /// Returns an error if the configuration cannot be used for an attachment.
     pub fn check(&self, node: &str) -> Result<(), CniError> {
         if !self.nodename.is_empty() && self.nodename != node {
             return config_error(format!("nodename is {:?}, but this is node {node:?}", self.nodename));
@@ -191,31 +191,31 @@ fn without_nulls(map: Map<String, Value>) -> Value {
 mod tests {
     use super::*;
 
-    fn failure(text: &str) -> u32 {
+    fn parse_error_code(text: &str) -> u32 {
         NetworkConfig::parse(text).unwrap_err().code
     }
 
     #[test]
-    fn what_cannot_be_read_has_its_code() {
-        assert_eq!(failure(""), code::DECODE);
-        assert_eq!(failure("[]"), code::DECODE);
-        assert_eq!(failure(r#"{"name":"n","mtu":"x"}"#), code::DECODE);
-        assert_eq!(failure(&"[".repeat(100_000)), code::DECODE);
-        assert_eq!(failure("{}"), code::NETWORK_CONFIG);
-        assert_eq!(failure(r#"{"name":"a b"}"#), code::NETWORK_CONFIG);
-        assert_eq!(failure(r#"{"name":"n","cniVersion":"2.0.0"}"#), code::INCOMPATIBLE_VERSION);
+    fn parse_errors_have_cni_codes() {
+        assert_eq!(parse_error_code(""), code::DECODE);
+        assert_eq!(parse_error_code("[]"), code::DECODE);
+        assert_eq!(parse_error_code(r#"{"name":"n","mtu":"x"}"#), code::DECODE);
+        assert_eq!(parse_error_code(&"[".repeat(100_000)), code::DECODE);
+        assert_eq!(parse_error_code("{}"), code::NETWORK_CONFIG);
+        assert_eq!(parse_error_code(r#"{"name":"a b"}"#), code::NETWORK_CONFIG);
+        assert_eq!(parse_error_code(r#"{"name":"n","cniVersion":"2.0.0"}"#), code::INCOMPATIBLE_VERSION);
     }
 
     #[test]
-    fn versions_have_an_order() {
+    fn cni_versions_are_ordered() {
         let (config, _) = NetworkConfig::parse(r#"{"name":"n","cniVersion":"0.4.0"}"#).unwrap();
         assert!(config.is_at_least("0.3.1") && config.is_at_least("0.4.0") && !config.is_at_least("1.0.0"));
-        let (unstated, _) = NetworkConfig::parse(r#"{"name":"n","ipam":null}"#).unwrap();
-        assert_eq!(unstated.cni_version, "0.2.0");
+        let (without_version, _) = NetworkConfig::parse(r#"{"name":"n","ipam":null}"#).unwrap();
+        assert_eq!(without_version.cni_version, "0.2.0");
     }
 
     #[test]
-    fn nonsense_is_refused_before_anything_is_done() {
+    fn invalid_configurations_are_rejected() {
         let check = |rest: &str| {
             let text = format!(r#"{{"name":"n","ipam":{{"type":"calico-ipam"}}{rest}}}"#);
             NetworkConfig::parse(&text).unwrap().0.check("n1").map_err(|error| error.code)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tortie_cni::{CniError, code};
 
-/// Timeout after which a plugin is killed.
+/// Time after which a plugin that has not ended is killed.
 const IPAM_PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a plugin's output, in bytes.
 const MAX_PLUGIN_OUTPUT_BYTES: u64 = 1 << 20;
@@ -40,10 +40,10 @@ impl DelegatedIpam {
 
     pub async fn add(&self, id: &AttachmentId, netns: &str) -> Result<CniResult, CniError> {
         let text = self.run("ADD", id, netns).await?;
-        let value: Value = serde_json::from_str(&text).map_err(|error| self.bad_result(&error))?;
-        let result = CniResult::parse(&value).map_err(|error| self.bad_result(&error))?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| self.invalid_result(&error))?;
+        let result = CniResult::parse(&value).map_err(|error| self.invalid_result(&error))?;
         if result.ips.is_empty() {
-            return Err(CniError::new(code::FAILED, "IPAM plugin returned missing IP config"));
+            return Err(CniError::new(code::FAILED, "the IPAM plugin returned no IP address"));
         }
         Ok(result)
     }
@@ -52,8 +52,8 @@ impl DelegatedIpam {
         self.run("DEL", id, netns).await.map(|_| ())
     }
 
-    fn bad_result(&self, reason: &dyn std::error::Error) -> CniError {
-        CniError::new(code::DECODE, format!("IPAM plugin {}: bad result: {reason}", self.plugin))
+    fn invalid_result(&self, reason: &dyn std::error::Error) -> CniError {
+        CniError::new(code::DECODE, format!("IPAM plugin {}: invalid result: {reason}", self.plugin))
     }
 
     async fn run(&self, command: &str, id: &AttachmentId, netns: &str) -> Result<String, CniError> {
@@ -76,7 +76,7 @@ impl DelegatedIpam {
             .map_err(|error| failed(error.to_string()))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
-        let talk = async {
+        let exchange = async {
             if let Some(mut stdin) = stdin {
                 // A plugin that fails early may not read its whole input. Its output contains the reason.
                 let _ = stdin.write_all(self.config.as_bytes()).await;
@@ -87,14 +87,16 @@ impl DelegatedIpam {
             }
             Ok::<_, std::io::Error>((child.wait().await?, text))
         };
-        let (status, text) = tokio::time::timeout(IPAM_PLUGIN_TIMEOUT, talk)
+        let (status, text) = tokio::time::timeout(IPAM_PLUGIN_TIMEOUT, exchange)
             .await
-            .map_err(|_| failed(format!("no answer within {} seconds", IPAM_PLUGIN_TIMEOUT.as_secs())))?
+            .map_err(|_| {
+                failed(format!("the plugin did not end within {} seconds", IPAM_PLUGIN_TIMEOUT.as_secs()))
+            })?
             .map_err(|error| failed(error.to_string()))?;
         if status.success() {
             return Ok(text);
         }
-        // The plugin's error is returned unchanged, because its code determines how the runtime reacts.
+        // Return the error of the plugin unchanged, because its code determines how the runtime reacts.
         let error: Value = serde_json::from_str(&text).unwrap_or_default();
         let number = error.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok());
         match number {
@@ -108,10 +110,10 @@ impl DelegatedIpam {
 
     /// Returns the path of the plugin's executable.
     pub fn find_program(&self) -> Result<PathBuf, CniError> {
-        // A name that contains a path could lead out of CNI_PATH.
-        let plain = !self.plugin.contains('/') && !self.plugin.starts_with('.');
-        let found =
-            plain.then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
+        // A name that contains a path could refer to a file outside of CNI_PATH.
+        let is_plain_name = !self.plugin.contains('/') && !self.plugin.starts_with('.');
+        let found = is_plain_name
+            .then(|| self.path.iter().map(|dir| dir.join(&self.plugin)).find(|path| path.is_file()));
         found.flatten().ok_or_else(|| {
             CniError::new(
                 code::FAILED,
@@ -121,7 +123,7 @@ impl DelegatedIpam {
     }
 }
 
-/// Returns CNI_ARGS for a plugin that may not know all keys. Empty pairs are removed, because plugins reject them.
+/// Returns CNI_ARGS for a plugin that may not know all keys. Removes empty pairs, because plugins reject them.
 fn clean_arguments(given: &str) -> String {
     let given = given.split(';').filter(|pair| !pair.is_empty());
     std::iter::once("IgnoreUnknown=1").chain(given).collect::<Vec<_>>().join(";")
@@ -140,13 +142,13 @@ fn fill_pod_cidrs(ipam: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result
 
 fn fill_subnet(object: &mut Map<String, Value>, pod_cidrs: &[String]) -> Result<(), CniError> {
     let subnet = object.get("subnet").and_then(Value::as_str).unwrap_or_default().to_lowercase();
-    let (word, family, v6) = match subnet.as_str() {
+    let (placeholder, family, v6) = match subnet.as_str() {
         "usepodcidr" => ("usePodCidr", "IPv4", false),
         "usepodcidripv6" => ("usePodCidrIPv6", "IPv6", true),
         _ => return Ok(()),
     };
     let cidr = pod_cidrs.iter().find(|cidr| cidr.contains(':') == v6).ok_or_else(|| {
-        CniError::new(code::FAILED, format!("{word} found but there is no {family} CIDR configured"))
+        CniError::new(code::FAILED, format!("{placeholder} found but there is no {family} CIDR configured"))
     })?;
     object.insert("subnet".to_owned(), json!(cidr));
     Ok(())
@@ -157,13 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_pairs_and_nothing_else() {
+    fn empty_arguments_are_removed() {
         assert_eq!(clean_arguments(""), "IgnoreUnknown=1");
         assert_eq!(clean_arguments("IP=10.0.0.1;"), "IgnoreUnknown=1;IP=10.0.0.1");
     }
 
     #[test]
-    fn the_node_s_networks_take_their_place() {
+    fn pod_cidrs_replace_placeholders() {
         let ipam = json!({"subnet": "usePodCidr", "ranges": [[{"subnet": "usePodCidrIPv6"}], [{"subnet": "10.9.0.0/24"}]]});
         let Value::Object(mut ipam) = ipam else { unreachable!() };
         let cidrs = ["10.1.0.0/24".to_owned(), "fd00::/64".to_owned()];

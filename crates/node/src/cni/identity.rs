@@ -43,7 +43,7 @@ impl ContainerIdentity {
         format!("cali{id}")
     }
 
-    /// Returns a name for a further interface of a container whose default name is taken.
+    /// Returns a name for another host interface of a container, if another interface has the default name.
     pub fn derive_other_host_interface(&self, prefix: &str, container_id: &str, ifname: &str) -> String {
         hash_name(prefix, &format!("{}.{container_id}.{ifname}", self.namespace))
     }
@@ -69,7 +69,7 @@ pub fn derive_handle(network: &str, container_id: &str) -> String {
     format!("{network}.{container_id}")
 }
 
-/// Returns the handle that old versions used.
+/// Returns the IPAM handle that old versions of Calico used.
 pub fn derive_legacy_handle(identity: &ContainerIdentity, container_id: &str) -> String {
     match identity.orchestrator {
         "k8s" => format!("{}.{}", identity.namespace, identity.pod),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_named_as_the_reference_names_them() {
+    fn host_interface_names_match_calico() {
         assert_eq!(pod("default", "web-0").derive_host_interface("cali", "x"), "cali0d7763386da");
         assert_eq!(pod("kube-system", "coredns-abc12").derive_host_interface("cali", "x"), "cali8e1d9638c60");
         assert_eq!(pod("shop", "cart-7d9f-x2kq4").derive_host_interface("cali", "x"), "calif3fcd31e183");
@@ -147,23 +147,23 @@ mod tests {
     }
 
     #[test]
-    fn every_network_has_a_profile_of_its_own() {
+    fn profile_names_are_valid_and_distinct() {
         for name in ["net", "k8s-pod-network", "a.b"] {
             assert_eq!(derive_profile_name(name), name);
         }
-        let made =
+        let derived =
             ["any_name", "any-name_", "Any_Name", "_", "-x-", &"y_".repeat(200)].map(derive_profile_name);
-        for name in &made {
+        for name in &derived {
             let checked = tortie_model::names::check_name(tortie_model::Kind::Profile, name);
             assert_eq!(checked, Ok(()), "{name}");
         }
-        assert!(made[0].starts_with("any-name-"), "{}", made[0]);
-        let different: std::collections::BTreeSet<&String> = made.iter().collect();
-        assert_eq!(different.len(), made.len());
+        assert!(derived[0].starts_with("any-name-"), "{}", derived[0]);
+        let different: std::collections::BTreeSet<&String> = derived.iter().collect();
+        assert_eq!(different.len(), derived.len());
     }
 
     #[test]
-    fn labels_of_mesos_are_made_fit() {
+    fn mesos_labels_are_sanitised() {
         let args = json!({"org.apache.mesos": {"network_info": {"labels": {"labels": [
             {"key": "app", "value": "a/b  c"}, {"key": "x", "value": "-./.-y!"}, {"key": 1},
         ]}}}});

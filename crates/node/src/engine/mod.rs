@@ -196,7 +196,7 @@ impl NodeEngine {
             self.carry_out(action);
         }
         if self.core.take_lost() {
-            self.state.set_lost();
+            self.state.set_endpoint_lost();
         }
         took
     }

@@ -156,7 +156,7 @@ async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'st
         text += &tortie_http::process::text();
     }
     if parameters.prometheus_wireguard_metrics_enabled {
-        text += &wireguard::text(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;
+        text += &wireguard::render_devices(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;
     }
     if let Some(status) = sessions {
         text += &bgp::render_metrics(&status);

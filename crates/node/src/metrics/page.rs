@@ -85,7 +85,7 @@ fn sample() -> String {
     };
     metrics.text()
         + &tortie_http::process::text()
-        + &super::wireguard::page("node1", &[super::wireguard::sample()])
+        + &super::wireguard::render_metrics("node1", &[super::wireguard::sample()])
         + &bgp::render_metrics(&status)
         + &http::render_counters(&[denial])
 }

@@ -1,12 +1,13 @@
-//! Traffic metrics of the node's WireGuard devices, under Calico's names.
+//! Traffic metrics of the WireGuard devices of the node, with the names that Calico uses.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 use tortie_compute::NodeParameters;
 use tortie_dataplane::{Netns, PeerTraffic, WireguardTraffic};
 
-/// Renders the metrics of the existing devices. Returns an empty text if the kernel takes longer than `patience`.
-pub async fn text(host: &str, parameters: &NodeParameters, patience: Duration) -> String {
+/// Renders the metrics of the existing devices. Returns an empty string if the kernel does not respond within
+/// `timeout`.
+pub async fn render_devices(host: &str, parameters: &NodeParameters, timeout: Duration) -> String {
     let wanted = [
         (parameters.wireguard_enabled, &parameters.wireguard_interface_name),
         (parameters.wireguard_enabled_v6, &parameters.wireguard_interface_name_v6),
@@ -19,14 +20,14 @@ pub async fn text(host: &str, parameters: &NodeParameters, patience: Duration) -
         }
         devices
     };
-    let devices = tokio::time::timeout(patience, read).await.unwrap_or_default();
-    page(host, &devices)
+    let devices = tokio::time::timeout(timeout, read).await.unwrap_or_default();
+    render_metrics(host, &devices)
 }
 
-/// A metric of peers: name, type, help text and value.
+/// A metric of peers: its name, type, help text and value.
 type PeerMetric = (&'static str, &'static str, &'static str, fn(&PeerTraffic) -> u64);
 
-pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
+pub fn render_metrics(host: &str, devices: &[WireguardTraffic]) -> String {
     let mut text = String::new();
     if devices.is_empty() {
         return text;
@@ -35,7 +36,7 @@ pub fn page(host: &str, devices: &[WireguardTraffic]) -> String {
         &mut text,
         "wireguard_meta",
         "gauge",
-        "Always 1, with what the WireGuard device is called and its key",
+        "Always 1, with the name and the public key of the WireGuard device",
     );
     for WireguardTraffic { device, public_key, port, .. } in devices {
         let labels = format!(
@@ -101,12 +102,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_and_peers_have_the_lines_of_calico() {
-        let mut silent = sample();
-        silent.device = "wg-v6.cali".to_owned();
-        silent.peers[0].handshake = None;
-        silent.peers[0].endpoint = None;
-        let text = page("n1", &[sample(), silent]);
+    fn metrics_of_devices_and_peers_match_calico() {
+        let mut without_handshake = sample();
+        without_handshake.device = "wg-v6.cali".to_owned();
+        without_handshake.peers[0].handshake = None;
+        without_handshake.peers[0].endpoint = None;
+        let text = render_metrics("n1", &[sample(), without_handshake]);
         let peer = "hostname=\"n1\",public_key=\"a/b=\",peer_key=\"b+c=\",peer_endpoint=\"10.0.0.2:51820\"";
         for line in [
             "wireguard_meta{hostname=\"n1\",public_key=\"a/b=\",iface=\"wireguard.cali\",listen_port=\"51820\"} 1",
@@ -118,6 +119,6 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
-        assert_eq!(page("n1", &[]), "");
+        assert_eq!(render_metrics("n1", &[]), "");
     }
 }

@@ -20,13 +20,13 @@ pub async fn register(
     name: &str,
     version: &str,
 ) -> Result<(), StartupError> {
-    let interfaces = interfaces()?;
-    announce(resources, variables, name, &interfaces).await?;
+    let interfaces = list_interfaces()?;
+    update_node_object(resources, variables, name, &interfaces).await?;
     pools::ensure_pools(resources, variables, &interfaces).await?;
     defaults::ensure_defaults(resources, variables, name, version).await
 }
 
-/// The host's interfaces at the last comparison with the Node object.
+/// The interfaces of the host at the last comparison with the Node object.
 #[derive(Debug, Default)]
 pub struct ComparedInterfaces(Option<Vec<HostInterface>>);
 
@@ -38,19 +38,20 @@ pub async fn refresh_addresses(
     name: &str,
     compared: &mut ComparedInterfaces,
 ) -> Result<(), StartupError> {
-    let found = interfaces()?;
+    let found = list_interfaces()?;
     if compared.0.as_ref() != Some(&found) {
-        announce(resources, variables, name, &found).await?;
+        update_node_object(resources, variables, name, &found).await?;
         compared.0 = Some(found);
     }
     Ok(())
 }
 
-fn interfaces() -> Result<Vec<HostInterface>, StartupError> {
+fn list_interfaces() -> Result<Vec<HostInterface>, StartupError> {
     local_interfaces().map_err(|error| StartupError::Detection(format!("cannot list interfaces: {error}")))
 }
 
-async fn announce(
+/// Writes the addresses of the node to its Node object, unless the object has them already.
+async fn update_node_object(
     resources: &ResourceClient,
     variables: &EnvironmentVariables,
     name: &str,
@@ -62,8 +63,8 @@ async fn announce(
             Ok(node) => Some(node),
             Err(StoreError::DoesNotExist { .. }) if resources.client().capabilities().derives(Kind::Node) => {
                 return Err(StartupError::Store(StoreError::Datastore(format!(
-                    "Kubernetes does not know node {name} yet: kubelet makes it; if it has another name there, set \
-                     NODENAME"
+                    "there is no Node {name} in Kubernetes yet: kubelet creates it; if the Node of this host has another name, \
+                     set NODENAME"
                 ))));
             }
             Err(StoreError::DoesNotExist { .. }) => None,
@@ -73,7 +74,7 @@ async fn announce(
             let meta = ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() };
             Node::new(meta, NodeSpec::default())
         });
-        describe(&mut node, variables, interfaces)?;
+        set_node_fields(&mut node, variables, interfaces)?;
         if stored.as_ref() == Some(&node) {
             return Ok(());
         }
@@ -88,20 +89,23 @@ async fn announce(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(last.map_or_else(|| StartupError::Detection("the node keeps changing".to_owned()), Into::into))
+    Err(last.map_or_else(
+        || StartupError::Detection("other clients keep changing the Node object of this node".to_owned()),
+        Into::into,
+    ))
 }
 
 /// Sets the fields of the Node object from the environment and the host's interfaces.
-fn describe(
+fn set_node_fields(
     node: &mut Node,
     variables: &EnvironmentVariables,
     interfaces: &[HostInterface],
 ) -> Result<(), StartupError> {
-    let routed = variables.get("CALICO_NETWORKING_BACKEND") != "none";
+    let has_networking = variables.get("CALICO_NETWORKING_BACKEND") != "none";
     let bgp = node.spec.bgp.get_or_insert_with(NodeBGPSpec::default);
-    if routed {
-        bgp.ipv4_address = address(variables, interfaces, &bgp.ipv4_address, false)?;
-        bgp.ipv6_address = address(variables, interfaces, &bgp.ipv6_address, true)?;
+    if has_networking {
+        bgp.ipv4_address = choose_address(variables, interfaces, &bgp.ipv4_address, false)?;
+        bgp.ipv6_address = choose_address(variables, interfaces, &bgp.ipv6_address, true)?;
         if bgp.ipv4_address.is_empty() && bgp.ipv6_address.is_empty() {
             return Err(StartupError::Detection(
                 "the node has neither an IPv4 nor an IPv6 address: set IP or IP_AUTODETECTION_METHOD"
@@ -133,7 +137,7 @@ fn describe(
             node.spec.addresses.push(NodeAddress { address, type_: NodeAddressType::CalicoNodeIP });
         }
     }
-    node.spec.interfaces = published(variables, interfaces);
+    node.spec.interfaces = published_interfaces(variables, interfaces);
     let reference = variables.get("CALICO_K8S_NODE_REF");
     if !reference.is_empty() {
         node.spec.orch_refs =
@@ -142,8 +146,8 @@ fn describe(
     Ok(())
 }
 
-/// Returns the node's address of a family: configured, detected or stored; may be empty.
-fn address(
+/// Returns the address of the node of one family: the configured, detected or stored address. May be empty.
+fn choose_address(
     variables: &EnvironmentVariables,
     interfaces: &[HostInterface],
     stored: &str,
@@ -152,13 +156,13 @@ fn address(
     let (variable, method) =
         if v6 { ("IP6", "IP6_AUTODETECTION_METHOD") } else { ("IP", "IP_AUTODETECTION_METHOD") };
     let given = variables.get(variable);
-    let detects = given == "autodetect" || (given.is_empty() && stored.is_empty() && !v6);
-    if detects {
+    let is_detected = given == "autodetect" || (given.is_empty() && stored.is_empty() && !v6);
+    if is_detected {
         return match detect::detect(variables.get(method), interfaces, v6) {
             Ok(choice) => {
                 let address = choice.address.to_string();
                 if address != stored {
-                    tracing::info!(address, reason = choice.reason, "address of the node");
+                    tracing::info!(address, reason = choice.reason, "detected the address of the node");
                 }
                 Ok(address)
             }
@@ -166,7 +170,7 @@ fn address(
                 tracing::warn!(
                     reason = error.to_string(),
                     stored,
-                    "no address was detected; the node keeps the one in the datastore"
+                    "cannot detect an address; the node keeps its address in the datastore"
                 );
                 Ok(stored.to_owned())
             }
@@ -182,7 +186,10 @@ fn address(
         Some(masked.unwrap_or_else(|| IpNet::from(address)))
     });
     let net = net.filter(|net| net.addr().is_ipv6() == v6).ok_or_else(|| {
-        StartupError::Setting(format!("{variable}={given} is not an address of its family"))
+        StartupError::Setting(format!(
+            "{variable}={given} is not an {} address",
+            if v6 { "IPv6" } else { "IPv4" }
+        ))
     })?;
     if detect::with_mask(net.addr(), interfaces).is_none() {
         tracing::warn!(address = %net, "no interface of the host has the address of the node; other nodes cannot reach it");
@@ -190,8 +197,11 @@ fn address(
     Ok(net.to_string())
 }
 
-/// Returns the interfaces with global unicast addresses of the enabled families.
-fn published(variables: &EnvironmentVariables, interfaces: &[HostInterface]) -> Vec<NodeInterface> {
+/// Returns the interfaces that have global unicast addresses of the enabled families.
+fn published_interfaces(
+    variables: &EnvironmentVariables,
+    interfaces: &[HostInterface],
+) -> Vec<NodeInterface> {
     let mut published = Vec::new();
     for interface in detect::published(interfaces) {
         let addresses = interface.addresses.iter().map(IpNet::addr);
@@ -254,33 +264,33 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_given_found_or_kept() {
-        let of = |pairs: &[(&str, &str)], stored: &str, v6: bool| {
-            address(&variables(pairs), &host(), stored, v6).map_err(|error| error.to_string())
+    fn addresses_are_configured_detected_or_stored() {
+        let choose = |pairs: &[(&str, &str)], stored: &str, v6: bool| {
+            choose_address(&variables(pairs), &host(), stored, v6).map_err(|error| error.to_string())
         };
-        assert_eq!(of(&[], "", false).as_deref(), Ok("192.0.2.5/24"));
-        assert_eq!(of(&[], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
-        assert_eq!(of(&[("IP", "autodetect")], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.5/24"));
-        assert_eq!(of(&[("IP", "192.0.2.5")], "", false).as_deref(), Ok("192.0.2.5/24"));
-        assert_eq!(of(&[("IP", "192.0.2.7")], "", false).as_deref(), Ok("192.0.2.7/32"));
-        assert_eq!(of(&[("IP", "none")], "", false).as_deref(), Ok(""));
-        assert_eq!(of(&[], "", true).as_deref(), Ok(""));
-        assert_eq!(of(&[("IP6", "autodetect")], "", true).as_deref(), Ok("2001:db8::5/64"));
-        assert!(of(&[("IP", "2001:db8::5")], "", false).is_err());
+        assert_eq!(choose(&[], "", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(choose(&[], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
+        assert_eq!(choose(&[("IP", "autodetect")], "192.0.2.9/24", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(choose(&[("IP", "192.0.2.5")], "", false).as_deref(), Ok("192.0.2.5/24"));
+        assert_eq!(choose(&[("IP", "192.0.2.7")], "", false).as_deref(), Ok("192.0.2.7/32"));
+        assert_eq!(choose(&[("IP", "none")], "", false).as_deref(), Ok(""));
+        assert_eq!(choose(&[], "", true).as_deref(), Ok(""));
+        assert_eq!(choose(&[("IP6", "autodetect")], "", true).as_deref(), Ok("2001:db8::5/64"));
+        assert!(choose(&[("IP", "2001:db8::5")], "", false).is_err());
         let pairs = [("IP", "autodetect"), ("IP_AUTODETECTION_METHOD", "interface=nope")];
-        assert!(of(&pairs, "", false).is_err());
-        assert_eq!(of(&pairs, "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
+        assert!(choose(&pairs, "", false).is_err());
+        assert_eq!(choose(&pairs, "192.0.2.9/24", false).as_deref(), Ok("192.0.2.9/24"));
     }
 
     #[test]
-    fn a_described_node_stays_as_it_is() {
+    fn setting_fields_twice_changes_nothing() {
         let settings = variables(&[("IP", "autodetect"), ("IP6", "autodetect"), ("AS", "64513")]);
         let mut node = Node::new(ObjectMeta { name: "n1".into(), ..Default::default() }, NodeSpec::default());
-        describe(&mut node, &settings, &host()).unwrap();
+        set_node_fields(&mut node, &settings, &host()).unwrap();
         node.validate().unwrap();
         assert_eq!(node.spec.interfaces[0].addresses, ["192.0.2.5", "2001:db8::5"]);
         let before = node.clone();
-        describe(&mut node, &settings, &host()).unwrap();
+        set_node_fields(&mut node, &settings, &host()).unwrap();
         assert_eq!(node, before);
     }
 }

@@ -14,7 +14,7 @@ pub trait PeerIdentity {
     fn matches(&self, peer: &PeerMatch, policy_namespace: &str) -> bool;
 }
 
-/// What a proxy knows about a request or a connection besides addresses and ports.
+/// The properties of a request or a connection that a proxy knows in addition to its addresses and ports.
 #[derive(Clone, Copy)]
 pub struct RequestContext<'r> {
     pub traffic: ProxiedTraffic<'r>,

@@ -39,7 +39,8 @@ pub struct PolicyDecision<'p> {
 /// The trace to record steps in, if the caller passed one.
 pub(super) type TraceSink<'t, 'p> = Option<&'t mut EvaluationTrace<'p>>;
 
-pub(super) fn note<'p>(trace: &mut TraceSink<'_, 'p>, step: impl FnOnce() -> TraceStep<'p>) {
+/// Records a step if the caller passed a trace.
+pub(super) fn record_step<'p>(trace: &mut TraceSink<'_, 'p>, step: impl FnOnce() -> TraceStep<'p>) {
     if let Some(trace) = trace {
         trace.steps.push(step());
     }
@@ -48,8 +49,9 @@ pub(super) fn note<'p>(trace: &mut TraceSink<'_, 'p>, step: impl FnOnce() -> Tra
 /// Result of evaluating a list of rules.
 enum RulesResult<'p> {
     Decided(PolicyDecision<'p>),
+    /// A rule with the action Pass matched: evaluation continues with the next tier.
     Passed,
-    Nothing,
+    NoMatch,
 }
 
 impl<'p> EvaluationIndex<'p> {
@@ -62,7 +64,7 @@ impl<'p> EvaluationIndex<'p> {
         trace: Option<&mut EvaluationTrace<'p>>,
     ) -> PolicyDecision<'p> {
         let subject = RuleSubject::connection(packet, workload_policy.http_proxy);
-        self.decide_workload(workload_policy, direction, &subject, trace)
+        self.evaluate_workload(workload_policy, direction, &subject, trace)
     }
 
     /// Evaluates the policies and profiles of a workload for a request that its proxy has received, as the proxy does.
@@ -76,10 +78,10 @@ impl<'p> EvaluationIndex<'p> {
         trace: Option<&mut EvaluationTrace<'p>>,
     ) -> PolicyDecision<'p> {
         let subject = RuleSubject { packet, http_proxy: true, request: Some(request) };
-        self.decide_workload(workload_policy, direction, &subject, trace)
+        self.evaluate_workload(workload_policy, direction, &subject, trace)
     }
 
-    fn decide_workload(
+    fn evaluate_workload(
         &self,
         workload_policy: &'p WorkloadPolicy,
         direction: PolicyDirection,
@@ -87,7 +89,14 @@ impl<'p> EvaluationIndex<'p> {
         trace: TraceSink<'_, 'p>,
     ) -> PolicyDecision<'p> {
         let profiles = Some(&workload_policy.profiles);
-        self.decide(&workload_policy.tiers, profiles, EvaluationStage::Normal, direction, subject, trace)
+        self.evaluate_tiers(
+            &workload_policy.tiers,
+            profiles,
+            EvaluationStage::Normal,
+            direction,
+            subject,
+            trace,
+        )
     }
 
     /// Evaluates one policy list of a host endpoint.
@@ -107,10 +116,11 @@ impl<'p> EvaluationIndex<'p> {
         };
         // A host endpoint has no proxy.
         let subject = RuleSubject::connection(packet, false);
-        self.decide(tiers, profiles, stage, direction, &subject, trace)
+        self.evaluate_tiers(tiers, profiles, stage, direction, &subject, trace)
     }
 
-    fn decide(
+    /// Evaluates the tiers in order, then the profiles if there are any.
+    fn evaluate_tiers(
         &self,
         tiers: &'p [EndpointTier],
         profiles: Option<&'p Vec<String>>,
@@ -120,18 +130,18 @@ impl<'p> EvaluationIndex<'p> {
         mut trace: TraceSink<'_, 'p>,
     ) -> PolicyDecision<'p> {
         for tier in tiers {
-            if let Some(decision) = self.ask_tier(tier, stage, direction, subject, &mut trace) {
+            if let Some(decision) = self.evaluate_tier(tier, stage, direction, subject, &mut trace) {
                 return decision;
             }
         }
         match profiles {
-            Some(profiles) => self.ask_profiles(profiles, direction, subject, &mut trace),
+            Some(profiles) => self.evaluate_profiles(profiles, direction, subject, &mut trace),
             None => PolicyDecision { outcome: PolicyOutcome::NoMatch, cause: VerdictCause::NothingSaid },
         }
     }
 
     /// Evaluates one tier. Returns `None` if evaluation continues with the next tier.
-    fn ask_tier(
+    fn evaluate_tier(
         &self,
         tier: &'p EndpointTier,
         stage: EvaluationStage,
@@ -144,18 +154,18 @@ impl<'p> EvaluationIndex<'p> {
             let holder = RuleHolder::Policy { tier: &tier.name, id };
             let rules = self.rules_of(id, direction);
             if id.kind.is_staged() {
-                note(trace, || {
-                    let would = self.first(holder, direction, rules, subject);
+                record_step(trace, || {
+                    let would = self.find_deciding_rule(holder, direction, rules, subject);
                     TraceStep::Staged { tier: &tier.name, id, would }
                 });
                 continue;
             }
             enforced = true;
-            note(trace, || TraceStep::Policy { tier: &tier.name, id });
-            match self.ask(holder, direction, rules, subject, trace) {
+            record_step(trace, || TraceStep::Policy { tier: &tier.name, id });
+            match self.evaluate_rules(holder, direction, rules, subject, trace) {
                 RulesResult::Decided(decision) => return Some(decision),
                 RulesResult::Passed => return None,
-                RulesResult::Nothing => {}
+                RulesResult::NoMatch => {}
             }
         }
         // Before connection tracking and DNAT, a tier in which no rule matches never denies.
@@ -164,7 +174,7 @@ impl<'p> EvaluationIndex<'p> {
             EvaluationStage::Untracked | EvaluationStage::PreDnat => TierDefaultAction::Pass,
         };
         if enforced {
-            note(trace, || TraceStep::TierEnd { tier: &tier.name, end });
+            record_step(trace, || TraceStep::TierEnd { tier: &tier.name, end });
         }
         (enforced && end == TierDefaultAction::Deny).then_some(PolicyDecision {
             outcome: PolicyOutcome::Deny,
@@ -172,7 +182,8 @@ impl<'p> EvaluationIndex<'p> {
         })
     }
 
-    fn ask_profiles(
+    /// Evaluates the profiles in order. Denies the packet if no rule matches.
+    fn evaluate_profiles(
         &self,
         profiles: &'p [String],
         direction: PolicyDirection,
@@ -187,15 +198,16 @@ impl<'p> EvaluationIndex<'p> {
                 };
             };
             let rules = profile.rules(direction);
-            let said = self.ask(RuleHolder::Profile(name), direction, rules, subject, trace);
-            if let RulesResult::Decided(decision) = said {
+            let result = self.evaluate_rules(RuleHolder::Profile(name), direction, rules, subject, trace);
+            if let RulesResult::Decided(decision) = result {
                 return decision;
             }
         }
         PolicyDecision { outcome: PolicyOutcome::Deny, cause: VerdictCause::NoProfile }
     }
 
-    fn ask(
+    /// Evaluates the rules of one policy or profile in order, and records them in the trace.
+    fn evaluate_rules(
         &self,
         holder: RuleHolder<'p>,
         direction: PolicyDirection,
@@ -206,7 +218,7 @@ impl<'p> EvaluationIndex<'p> {
         let namespace = holder.namespace();
         for (position, rule) in rules.iter().enumerate() {
             let at = RulePosition { holder, direction, index: RuleIndex::at(position), rule };
-            note(trace, || TraceStep::Rule { at, misses: self.misses(rule, namespace, subject) });
+            record_step(trace, || TraceStep::Rule { at, misses: self.misses(rule, namespace, subject) });
             let outcome = match rule.action {
                 RuleAction::Log => continue,
                 _ if !self.matches(rule, namespace, subject) => continue,
@@ -216,11 +228,11 @@ impl<'p> EvaluationIndex<'p> {
             };
             return RulesResult::Decided(PolicyDecision { outcome, cause: VerdictCause::Rule(at) });
         }
-        RulesResult::Nothing
+        RulesResult::NoMatch
     }
 
-    /// Returns the rule that decides if the list is evaluated on its own.
-    fn first(
+    /// Returns the first rule that decides about the packet: the first that matches and does not only log.
+    fn find_deciding_rule(
         &self,
         holder: RuleHolder<'p>,
         direction: PolicyDirection,

@@ -4,7 +4,7 @@ use super::cause::{EvaluationTrace, TraceStep, VerdictCause};
 use super::failsafe::{is_failsafe, is_failsafe_reply};
 use super::node::NodeEvaluator;
 use super::packet::{ConntrackState, Packet};
-use super::tiers::{EvaluationStage, PolicyDecision, PolicyOutcome, TraceSink, note};
+use super::tiers::{EvaluationStage, PolicyDecision, PolicyOutcome, TraceSink, record_step};
 use crate::endpoint::{HostEndpointPolicy, WorkloadPolicy};
 use crate::policy::{IpVersion, PolicyDirection};
 use crate::set::SetMember;
@@ -167,7 +167,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
         } else if own {
             return ControlFlow::Continue(());
         }
-        note(&mut self.trace, || TraceStep::Workload { id, direction: PolicyDirection::Egress });
+        record_step(&mut self.trace, || TraceStep::Workload { id, direction: PolicyDirection::Egress });
         self.refuse(cause)
     }
 
@@ -180,7 +180,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
         match self.node.workload(interface) {
             Some((id, workload_policy)) if workload_policy.up => ControlFlow::Continue((id, workload_policy)),
             Some((id, _)) => {
-                note(&mut self.trace, || TraceStep::Workload { id, direction });
+                record_step(&mut self.trace, || TraceStep::Workload { id, direction });
                 self.refuse(VerdictCause::Down)
             }
             None => self.refuse(VerdictCause::UnknownWorkload),
@@ -259,7 +259,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
 
     fn workload(&mut self, interface: &str, direction: PolicyDirection) -> WalkResult<'p> {
         let (id, workload_policy) = self.open(interface, direction)?;
-        note(&mut self.trace, || TraceStep::Workload { id, direction });
+        record_step(&mut self.trace, || TraceStep::Workload { id, direction });
         if let Some(cause) = self.tracked()? {
             return self.grant(cause);
         }
@@ -306,7 +306,7 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
         direction: PolicyDirection,
         packet: &Packet,
     ) -> PolicyDecision<'p> {
-        note(&mut self.trace, || TraceStep::Host { name, stage, direction });
+        record_step(&mut self.trace, || TraceStep::Host { name, stage, direction });
         self.node.index().host(endpoint, stage, direction, packet, self.trace.as_deref_mut())
     }
 
@@ -320,12 +320,12 @@ impl<'w, 'p> PacketWalk<'w, 'p> {
     }
 
     fn grant(&mut self, cause: VerdictCause<'p>) -> WalkResult<'p> {
-        note(&mut self.trace, || TraceStep::Decided { allowed: true, cause });
+        record_step(&mut self.trace, || TraceStep::Decided { allowed: true, cause });
         ControlFlow::Continue(cause)
     }
 
     fn refuse<T>(&mut self, cause: VerdictCause<'p>) -> WalkResult<'p, T> {
-        note(&mut self.trace, || TraceStep::Decided { allowed: false, cause });
+        record_step(&mut self.trace, || TraceStep::Decided { allowed: false, cause });
         ControlFlow::Break(cause)
     }
 

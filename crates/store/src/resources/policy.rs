@@ -18,6 +18,18 @@ impl ResourceClient {
         self.get(Kind::Tier, "", tier).await.map(|_| ())
     }
 
+    /// Checks that an update does not move a policy to a tier that does not exist: nodes would enforce it, and clients that
+    /// list policies by tier would not show it. A policy whose tier is missing already can be changed otherwise.
+    pub(super) async fn check_tier_change(&self, policy: &Resource, tier: &str) -> StoreResult<()> {
+        let missing = match self.check_tier_exists(tier).await {
+            Err(missing @ StoreError::DoesNotExist { .. }) => missing,
+            checked => return checked,
+        };
+        let meta = policy.metadata();
+        let stored = self.get(policy.kind(), &meta.namespace, &meta.name).await?;
+        if tier_of(&stored) == Some(tier) { Ok(()) } else { Err(missing) }
+    }
+
     pub(super) async fn check_tier_unused(&self, name: &str) -> StoreResult<()> {
         if BUILT_IN_TIERS.iter().any(|tier| tier.name == name) {
             return Err(undeletable_tier(name, "it is built in".into()));

@@ -5,8 +5,9 @@ use super::{ResourceClient, read};
 use crate::{Revision, StoreError, StoreResult};
 use ipnet::IpNet;
 use std::time::Duration;
+use tortie_model::ipam::block::allocations;
 use tortie_model::kinds::{IPPool, IPPoolSpec};
-use tortie_model::{Resource, StoreKey, StoreValue, ValidationError};
+use tortie_model::{KeyRange, Resource, StoreKey, StoreValue, ValidationError};
 
 /// Time for allocators to notice that a pool is disabled before its blocks are released.
 const DISABLE_SETTLE_DELAY: Duration = Duration::from_millis(500);
@@ -38,6 +39,23 @@ impl ResourceClient {
             }
         }
         Ok(())
+    }
+
+    /// Returns the CIDR of a pool and the number of addresses that are assigned from it. Deleting a pool in use cuts the
+    /// traffic of its workloads.
+    pub async fn count_pool_addresses(&self, name: &str) -> StoreResult<(String, usize)> {
+        let pool = self.get_as::<IPPoolSpec>("", name).await?;
+        let Ok(cidr) = pool.spec.cidr.parse::<IpNet>() else { return Ok((pool.spec.cidr, 0)) };
+        let blocks = self.client.list(&KeyRange::Blocks { ip_version: None }).await?.entries;
+        let mut count = 0;
+        for entry in &blocks {
+            if let StoreValue::Block(block) = &entry.value
+                && cidr.contains(&block.cidr)
+            {
+                count += allocations(block).filter(|allocation| !allocation.is_cooling_down()).count();
+            }
+        }
+        Ok((pool.spec.cidr, count))
     }
 
     /// Disables the pool, waits for allocators to notice, releases its blocks, then deletes it.

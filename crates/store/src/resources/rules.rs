@@ -1,6 +1,6 @@
 //! Checks against other objects before an object is written.
 
-use super::{ResourceClient, profile};
+use super::{ResourceClient, profile, tier_of};
 use crate::{StoreError, StoreResult};
 use tortie_model::kinds::{BGPPeer, IPPoolSpec};
 use tortie_model::{FieldError, Kind, Resource, ValidationError};
@@ -23,6 +23,9 @@ impl ResourceClient {
     }
 
     pub(super) async fn before_update(&self, resource: &Resource) -> StoreResult<()> {
+        if let Some(tier) = tier_of(resource) {
+            return self.check_tier_change(resource, tier).await;
+        }
         match resource {
             Resource::IPPool(pool) => {
                 let stored = self.get_as::<IPPoolSpec>("", &pool.metadata.name).await?;

@@ -91,6 +91,14 @@ pub async fn tiers_in_use_stay(resources: &ResourceClient) {
         "operation delete is not supported on Tier(platform): cannot delete a non-empty tier: NetworkPolicy(prod/web) is \
          in it"
     );
+    let mut moved = resources.get(Kind::NetworkPolicy, "prod", "web").await.unwrap().to_value();
+    moved["spec"]["tier"] = json!("gone");
+    let refused = text(resources.update(Resource::from_user(moved.clone()).unwrap()).await);
+    assert!(refused.starts_with("resource does not exist: Tier(gone) with error: "), "{refused}");
+    let checked = text(resources.check_update(Resource::from_user(moved.clone()).unwrap()).await);
+    assert_eq!(checked, refused);
+    moved["spec"]["tier"] = json!("default");
+    resources.update(Resource::from_user(moved).unwrap()).await.unwrap();
     resources.delete(Kind::NetworkPolicy, "prod", "web", None).await.unwrap();
     resources.delete(Kind::Tier, "", "platform", None).await.unwrap();
 }

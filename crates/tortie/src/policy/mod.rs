@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::io::Write;
 use tortie_ctl::{CommandError, layout};
-use tortie_dataplane::{CountedStage, CounterSubject, Netns, RuleCounter, read_counters};
+use tortie_dataplane::{CountedStage, CounterSubject, DataplaneError, Netns, RuleCounter, read_counters};
 
 #[derive(Args, Debug)]
 pub struct PolicyArgs {
@@ -47,7 +47,7 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         PolicyCommand::Counters { output } => output,
     };
     let read = async { read_counters(&Netns::current()?).await };
-    let counters = runtime.block_on(read).map_err(CommandError::message)?;
+    let counters = runtime.block_on(read).map_err(kernel_error)?;
     let text = match output {
         CounterFormat::Table => table(&counters),
         CounterFormat::Json => {
@@ -56,6 +56,15 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     };
     out.write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// Returns the error for a failed request to the kernel. Users without privileges are told how to get them, because the
+/// kernel lets only root read tables of nf_tables.
+fn kernel_error(error: DataplaneError) -> CommandError {
+    if rustix::process::geteuid().is_root() {
+        return CommandError::message(error);
+    }
+    CommandError::message(format!("{error}; run as root"))
 }
 
 /// Returns owner and number of a rule. Denials at the end of a tier, or because no profile allows the packet, are

@@ -86,7 +86,7 @@ impl PolicyWatchArgs {
 pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let netns = Netns::current().map_err(CommandError::message)?;
     let mut seen = LastCounts::default();
-    seen.changes(&read_counters(&netns).await.map_err(CommandError::message)?);
+    seen.changes(&read_counters(&netns).await.map_err(super::kernel_error)?);
     let (sender, mut logged) = mpsc::channel(MAX_QUEUED_PACKETS);
     let follower = follow_log_group(&netns, sender);
     tokio::pin!(follower);
@@ -105,7 +105,7 @@ pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), Co
                 continue;
             }
             Some(packet) = logged.recv() => vec![packet_event(packet)],
-            _ = look.tick() => seen.changes(&read_counters(&netns).await.map_err(CommandError::message)?),
+            _ = look.tick() => seen.changes(&read_counters(&netns).await.map_err(super::kernel_error)?),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for event in events.into_iter().filter(|event| args.wants(event)) {

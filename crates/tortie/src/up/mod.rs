@@ -114,7 +114,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
     }
-    let mut manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let mut manifest = UpManifest::load(&node.state_dir)?;
     // Check the CNI files before starting anything, to detect a network that cannot be taken over.
     let installation = CniInstallation::prepare(&args, &manifest)?;
     if let Some(warning) = installation.warning() {
@@ -122,7 +122,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     }
     manifest.network = installation.network().to_owned();
     // Keep the service manager of an earlier `up`.
-    if !UpManifest::exists(&node.state_dir) {
+    if !UpManifest::exists(&node.state_dir)? {
         manifest.systemd = by_systemd(&args);
     }
 
@@ -168,7 +168,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
 /// Detects problems that would make `up` fail, before anything on this host is stopped or changed.
 fn check(args: &UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let node = &args.node;
-    let manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let manifest = UpManifest::load(&node.state_dir)?;
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
         can_write(dir)?;
     }
@@ -230,7 +230,7 @@ fn by_systemd(args: &UpArgs) -> bool {
 pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let node = &args.node;
     let data = node.state_dir.join("datastore");
-    if !UpManifest::exists(&node.state_dir) {
+    if !UpManifest::exists(&node.state_dir)? {
         if args.purge && data.exists() {
             return purge(&data, &node.state_dir, out);
         }
@@ -244,7 +244,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         }
         return Ok(());
     }
-    let manifest = UpManifest::load(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    let manifest = UpManifest::load(&node.state_dir)?;
     if args.keep_pods {
         let mut handover = PolicyHandover::ToFelix(Duration::from_secs(args.felix_timeout));
         if args.now {
@@ -336,7 +336,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
             data.display()
         )?;
     }
-    UpManifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    UpManifest::remove(&node.state_dir)?;
     for dir in [&node.run_dir, &node.state_dir] {
         // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
@@ -386,7 +386,7 @@ fn give_back(
     if !failures.is_empty() {
         return Err(CommandError::message(failures.join("\n")));
     }
-    UpManifest::remove(&node.state_dir).map_err(|error| at(&node.state_dir, &error))?;
+    UpManifest::remove(&node.state_dir)?;
     for dir in [&node.run_dir, &node.state_dir] {
         // Fails if the directory contains other files.
         let _ = std::fs::remove_dir(dir);
@@ -437,7 +437,8 @@ fn member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember
     if !node.socket().exists() {
         return Ok(None);
     }
-    let name = std::fs::read_to_string(node.calico_dir().join("nodename"))?;
+    let file = node.calico_dir().join("nodename");
+    let name = std::fs::read_to_string(&file).map_err(|error| at(&file, &error))?;
     let config = if manifest.embedded {
         StoreConfig::at(format!("unix://{}", datastore_socket(node).display()))
     } else {

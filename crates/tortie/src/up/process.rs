@@ -2,6 +2,7 @@
 //! by its pid file.
 
 use super::daemon_log::DaemonLog;
+use super::manifest::with_path;
 use super::systemd;
 use std::ffi::OsString;
 use std::io;
@@ -69,8 +70,9 @@ impl HostDaemon {
         command.arg("--").arg(&self.exe).args(&self.words);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // Messages of the supervisor itself go to the same file.
-        let child = run_in_background(&mut command, &self.log())?.spawn()?;
-        self.pid_file().write(child.id())?;
+        let background = run_in_background(&mut command, &self.log()).map_err(with_path(&self.log()))?;
+        let child = background.spawn().map_err(with_path(&self.exe))?;
+        self.pid_file().write(child.id()).map_err(with_path(&self.run_dir))?;
         Ok(true)
     }
 
@@ -83,10 +85,10 @@ impl HostDaemon {
             return systemd::stop(self.name);
         }
         let mut signal = Signal::TERM;
-        while !self.pid_file().end(signal, STOP_TIMEOUT)? {
+        while !self.pid_file().end(signal, STOP_TIMEOUT).map_err(with_path(&self.run_dir))? {
             signal = Signal::KILL;
         }
-        self.pid_file().remove()?;
-        DaemonLog::remove(&self.log())
+        self.pid_file().remove().map_err(with_path(&self.run_dir))?;
+        DaemonLog::remove(&self.log()).map_err(with_path(&self.log()))
     }
 }

@@ -1,5 +1,6 @@
 //! Runs daemons as systemd services, which restart on failure and after a reboot. Their logs are in the journal.
 
+use super::manifest::with_path;
 use super::process::HostDaemon;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -101,17 +102,19 @@ fn quoted(word: &OsStr) -> String {
 }
 
 pub fn start(daemon: &HostDaemon) -> io::Result<()> {
-    std::fs::write(file(daemon.name), unit(daemon))?;
+    let file = file(daemon.name);
+    std::fs::write(&file, unit(daemon)).map_err(with_path(&file))?;
     systemctl(&["daemon-reload"])?;
     systemctl(&["enable", "--now", &name(daemon.name)])
 }
 
 pub fn stop(daemon: &str) -> io::Result<()> {
-    if !file(daemon).exists() {
+    let file = file(daemon);
+    if !file.exists() {
         return Ok(());
     }
     systemctl(&["disable", "--now", &name(daemon)])?;
-    std::fs::remove_file(file(daemon))?;
+    std::fs::remove_file(&file).map_err(with_path(&file))?;
     systemctl(&["daemon-reload"])
 }
 

@@ -3,6 +3,7 @@
 // Test helpers may panic like tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod address_churn;
 mod explaining;
 mod full_disk;
 mod lab;

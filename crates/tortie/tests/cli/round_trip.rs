@@ -45,6 +45,14 @@ pub fn normalised(json: &str) -> String {
     time.replace_all(&json, r#""creationTimestamp":"TIME""#).into_owned()
 }
 
+#[test]
+fn every_example_is_valid() {
+    let lab = CalicoctlLab::on_socket();
+    let folder = repository().join("examples").display().to_string();
+    let said = lab.must(&["validate", "-R", "-f", &folder]);
+    assert!(said.starts_with("Successfully validated "), "{said}");
+}
+
 fn round_trip(backend: LabBackend) {
     let lab = CalicoctlLab::on(backend);
     let mut failures = Vec::new();

@@ -2,6 +2,7 @@
 
 mod bgp_peers;
 mod http;
+mod invalid_selectors;
 mod mtu;
 mod network;
 mod pools;
@@ -13,6 +14,7 @@ mod tiers;
 mod unprotected;
 mod unreadable;
 
+pub(super) use invalid_selectors::{CONSEQUENCES, INVALID_SELECTOR_CHECK};
 pub(super) use network::NODE_REPORTED_CHECKS;
 
 use super::AnalyzedCluster;
@@ -21,6 +23,7 @@ use tortie_model::Kind;
 use tortie_plan::{EndpointTier, PlannedRule, PolicyId, PolicyKind, RuleAction};
 
 pub(super) const ALL_CHECKS: &[fn(&AnalyzedCluster) -> Vec<AnalysisFinding>] = &[
+    invalid_selectors::selectors,
     selectors::policies,
     selectors::rules,
     http::rules_without_proxy,

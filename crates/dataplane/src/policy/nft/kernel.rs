@@ -111,7 +111,7 @@ impl NftablesClient {
         {
             return Err(refusal);
         }
-        let messages = message::messages(operations, self.family);
+        let messages = message::encode_operations(operations, self.family);
         let positions: Vec<usize> = messages.iter().map(|(position, _)| *position).collect();
         let transaction = messages
             .into_iter()
@@ -155,7 +155,8 @@ impl NftablesClient {
         {
             return false;
         }
-        let messages = tables.iter().flat_map(|(family, operations)| message::messages(operations, *family));
+        let messages =
+            tables.iter().flat_map(|(family, operations)| message::encode_operations(operations, *family));
         let transaction = messages
             .fold(self.connection.transaction(), |transaction, (_, message)| transaction.raw(message));
         transaction.commit(&self.connection).await.is_ok()
@@ -383,7 +384,7 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
         ]);
     }
     all.into_iter().find(|kind| {
-        let shape = message::shape(*kind);
+        let shape = message::set_declaration(*kind);
         let map = match kind {
             SetType::Chains => Some(wire::NFT_DATA_VERDICT),
             _ => kind.value().map(|value| value.kind),

@@ -15,10 +15,10 @@ const MAX_LIST_BYTES: usize = 48 << 10;
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
-/// Types of entries in a rule's userdata: the comment, as `nft` stores it, and our fingerprint.
+/// Types of the entries in the userdata of a rule: the comment, in the format of `nft`, and our fingerprint.
 const USERDATA_COMMENT: u8 = 0;
 pub(super) const USERDATA_FINGERPRINT: u8 = 0x74;
-/// `nft` does not show longer comments.
+/// Maximum length of a comment that `nft` shows.
 const MAX_COMMENT_BYTES: usize = 127;
 
 /// One change to the table.
@@ -60,13 +60,16 @@ pub enum TableOperation<'t> {
     },
 }
 
-/// Encodes operations as messages, each with the position of its operation.
-pub(super) fn messages(operations: &[TableOperation<'_>], family: TableFamily) -> Vec<(usize, RawMessage)> {
+/// Encodes operations as messages. Returns each message with the position of its operation.
+pub(super) fn encode_operations(
+    operations: &[TableOperation<'_>],
+    family: TableFamily,
+) -> Vec<(usize, RawMessage)> {
     let mut messages = Vec::new();
-    // Ids of anonymous sets, which get their names from the kernel; unique only within the transaction.
-    let mut next = 1;
+    // ID of the next set. IDs are unique within the transaction; the kernel chooses the names of anonymous sets.
+    let mut next_set_id = 1;
     for (position, operation) in operations.iter().enumerate() {
-        for TableMessage { kind, flags, attributes } in write(operation, &mut next) {
+        for TableMessage { kind, flags, attributes } in encode_operation(operation, &mut next_set_id) {
             let message = RawMessage::new(kind, family.wire()).flags(flags).attrs(attributes.into_bytes());
             messages.push((position, message));
         }
@@ -74,7 +77,7 @@ pub(super) fn messages(operations: &[TableOperation<'_>], family: TableFamily) -
     messages
 }
 
-/// A message without the table family.
+/// A message of which the table family is not set yet.
 struct TableMessage {
     kind: u8,
     flags: u16,
@@ -85,7 +88,7 @@ fn message(kind: u8, flags: u16, attributes: NetlinkAttributes) -> TableMessage 
     TableMessage { kind, flags, attributes }
 }
 
-fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
+fn encode_operation(operation: &TableOperation<'_>, next_set_id: &mut u32) -> Vec<TableMessage> {
     match operation {
         TableOperation::AddTable => vec![message(wire::NFT_MSG_NEWTABLE, CREATE, in_table())],
         TableOperation::DeleteTable => vec![message(wire::NFT_MSG_DELTABLE, 0, in_table())],
@@ -99,25 +102,27 @@ fn write(operation: &TableOperation<'_>, next: &mut u32) -> Vec<TableMessage> {
         TableOperation::DeleteChain { name } => {
             vec![message(wire::NFT_MSG_DELCHAIN, 0, in_table().text(wire::NFTA_CHAIN_NAME, name))]
         }
-        TableOperation::AddRule { chain, rule } => add_rule(chain, rule, next),
+        TableOperation::AddRule { chain, rule } => add_rule(chain, rule, next_set_id),
         TableOperation::AddSet { name, kind } => {
-            *next += 1;
-            vec![message(wire::NFT_MSG_NEWSET, CREATE, set(name, *kind, *next - 1))]
+            *next_set_id += 1;
+            vec![message(wire::NFT_MSG_NEWSET, CREATE, set_attributes(name, *kind, *next_set_id - 1))]
         }
         TableOperation::DeleteSet { name } => {
             vec![message(wire::NFT_MSG_DELSET, 0, in_table().text(wire::NFTA_SET_NAME, name))]
         }
-        TableOperation::AddElements { set, kind, elements } => {
-            lists(set, None, elements.iter().flat_map(|element| encode(&element.key, &element.data, *kind)))
-                .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list))
-                .collect()
-        }
+        TableOperation::AddElements { set, kind, elements } => split_elements(
+            set,
+            None,
+            elements.iter().flat_map(|element| encode_element(&element.key, &element.data, *kind)),
+        )
+        .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list))
+        .collect(),
         TableOperation::DeleteElements { set, kind, elements } => {
             let keys = elements.iter().flat_map(|element| {
                 let is_range = matches!(element.data, ElementData::Last(_));
-                encode(&element.key, if is_range { &element.data } else { &ElementData::None }, *kind)
+                encode_element(&element.key, if is_range { &element.data } else { &ElementData::None }, *kind)
             });
-            lists(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
+            split_elements(set, None, keys).map(|list| message(wire::NFT_MSG_DELSETELEM, 0, list)).collect()
         }
     }
 }
@@ -130,17 +135,17 @@ fn in_table() -> NetlinkAttributes {
 fn with_hook(chain: NetlinkAttributes, hook: Option<ChainHook>) -> NetlinkAttributes {
     const ACCEPT: u32 = 1;
     let Some(ChainHook { point, priority, kind }) = hook else { return chain };
-    let place = NetlinkAttributes::default()
+    let hook = NetlinkAttributes::default()
         .number(wire::NFTA_HOOK_HOOKNUM, point.number())
         .bytes(wire::NFTA_HOOK_PRIORITY, &priority.to_be_bytes());
     chain
-        .nest(wire::NFTA_CHAIN_HOOK, place)
+        .nest(wire::NFTA_CHAIN_HOOK, hook)
         .number(wire::NFTA_CHAIN_POLICY, ACCEPT)
         .text(wire::NFTA_CHAIN_TYPE, kind.wire().as_str())
 }
 
-fn add_rule(chain: &str, rule: &NftRule, next: &mut u32) -> Vec<TableMessage> {
-    let (expressions, sets) = expression::encode_expressions(rule, next);
+fn add_rule(chain: &str, rule: &NftRule, next_set_id: &mut u32) -> Vec<TableMessage> {
+    let (expressions, sets) = expression::encode_expressions(rule, next_set_id);
     let mut messages: Vec<TableMessage> = sets.iter().flat_map(add_anonymous_set).collect();
     let attributes = NetlinkAttributes::default()
         .text(wire::NFTA_RULE_TABLE, TABLE_NAME)
@@ -157,7 +162,7 @@ pub(super) fn userdata(rule: &NftRule) -> Vec<u8> {
     if !rule.comment.is_empty() {
         let mut comment = rule.comment.clone();
         while comment.len() >= MAX_COMMENT_BYTES {
-            // The end of a comment is more important than its beginning: it identifies the rule.
+            // Keep the end of the comment, because it identifies the rule.
             comment.remove(0);
         }
         comment.push('\0');
@@ -180,7 +185,7 @@ pub(super) struct SetDeclaration {
     pub flags: u32,
 }
 
-pub(super) fn shape(kind: SetType) -> SetDeclaration {
+pub(super) fn set_declaration(kind: SetType) -> SetDeclaration {
     let parts = kind.key();
     // Type ids of several parts are packed with six bits each.
     let type_id = parts.iter().fold(0, |packed, part| packed << 6 | part.kind);
@@ -201,14 +206,14 @@ pub(super) fn shape(kind: SetType) -> SetDeclaration {
     SetDeclaration { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
 }
 
-fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
-    let shape = shape(kind);
+fn set_attributes(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
+    let declaration = set_declaration(kind);
     let mut set = NetlinkAttributes::default()
         .text(wire::NFTA_SET_TABLE, TABLE_NAME)
         .text(wire::NFTA_SET_NAME, name)
-        .number(wire::NFTA_SET_FLAGS, shape.flags)
-        .number(wire::NFTA_SET_KEY_TYPE, shape.kind)
-        .number(wire::NFTA_SET_KEY_LEN, shape.length)
+        .number(wire::NFTA_SET_FLAGS, declaration.flags)
+        .number(wire::NFTA_SET_KEY_TYPE, declaration.kind)
+        .number(wire::NFTA_SET_KEY_LEN, declaration.length)
         .number(wire::NFTA_SET_ID, id);
     if matches!(kind, SetType::Interfaces | SetType::Chains) {
         // Declares the keys as host byte order, so that `nft` shows interface names as text.
@@ -223,7 +228,7 @@ fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
             .number(wire::NFTA_SET_DATA_TYPE, value.kind)
             .number(wire::NFTA_SET_DATA_LEN, u32::try_from(value.length).unwrap_or_default());
     }
-    if shape.flags & wire::NFT_SET_CONCAT != 0 {
+    if declaration.flags & wire::NFT_SET_CONCAT != 0 {
         let fields = kind.key().iter().fold(NetlinkAttributes::default(), |fields, part| {
             let length = u32::try_from(part.length).unwrap_or_default();
             fields.nest(
@@ -237,8 +242,9 @@ fn set(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
     set
 }
 
-/// Encodes a constant set of ranges for one rule, and its elements.
+/// Encodes the constant set of ranges that belongs to one rule, and its elements.
 fn add_anonymous_set(set: &AnonymousSet) -> Vec<TableMessage> {
+    // The numbers by which `nft` identifies the data types of sets.
     let kind = match set.field {
         NftField::Source(super::rule::NftFamily::V4) | NftField::Destination(super::rule::NftFamily::V4) => 7,
         NftField::Source(super::rule::NftFamily::V6) | NftField::Destination(super::rule::NftFamily::V6) => 8,
@@ -256,16 +262,17 @@ fn add_anonymous_set(set: &AnonymousSet) -> Vec<TableMessage> {
         .number(wire::NFTA_SET_KEY_TYPE, kind)
         .number(wire::NFTA_SET_KEY_LEN, u32::try_from(set.length).unwrap_or_default())
         .number(wire::NFTA_SET_ID, set.id);
-    let elements = set.ranges.iter().flat_map(|(first, last)| interval(first, last));
+    let elements = set.ranges.iter().flat_map(|(first, last)| encode_interval(first, last));
     let mut messages = vec![message(wire::NFT_MSG_NEWSET, CREATE, attributes)];
     messages.extend(
-        lists("__set%d", Some(set.id), elements).map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list)),
+        split_elements("__set%d", Some(set.id), elements)
+            .map(|list| message(wire::NFT_MSG_NEWSETELEM, CREATE, list)),
     );
     messages
 }
 
-/// Splits elements into lists that fit into a message.
-fn lists(
+/// Splits elements into lists that fit into an attribute.
+fn split_elements(
     set: &str,
     id: Option<u32>,
     elements: impl Iterator<Item = NetlinkAttributes>,
@@ -292,9 +299,9 @@ fn lists(
     lists.into_iter().map(move |list| head.clone().nest(wire::NFTA_SET_ELEM_LIST_ELEMENTS, list))
 }
 
-fn encode(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkAttributes> {
+fn encode_element(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkAttributes> {
     let element = match (data, kind) {
-        (ElementData::Last(last), SetType::Nets(_)) => return interval(key, last),
+        (ElementData::Last(last), SetType::Nets(_)) => return encode_interval(key, last),
         (ElementData::Last(last), _) => element_key(key).nest(wire::NFTA_SET_ELEM_KEY_END, data_value(last)),
         (ElementData::Goto(chain), _) => {
             let verdict = expression::encode_verdict(wire::NFT_GOTO, Some(chain));
@@ -314,8 +321,9 @@ fn data_value(bytes: &[u8]) -> NetlinkAttributes {
     NetlinkAttributes::default().bytes(wire::NFTA_DATA_VALUE, bytes)
 }
 
-/// Encodes a range as its first key and, unless it ends at the last possible key, the key after its last.
-fn interval(first: &[u8], last: &[u8]) -> Vec<NetlinkAttributes> {
+/// Encodes a range as two elements: its first key, and the key after its last key. The second element is omitted if the
+/// range ends at the last possible key.
+fn encode_interval(first: &[u8], last: &[u8]) -> Vec<NetlinkAttributes> {
     let mut elements = vec![element_key(first)];
     if let Some(after) = ranges::after(last) {
         elements.push(element_key(&after).number(wire::NFTA_SET_ELEM_FLAGS, wire::NFT_SET_ELEM_INTERVAL_END));

@@ -99,7 +99,7 @@ impl Reconciler for FdbReconciler {
         let failures = self.errors.iter().map(|(key, reason)| {
             let interface = context.interface_name(key.device);
             let object = KernelObject::ForwardingEntry { mac: key.mac, interface };
-            KernelFailure::new(object, AffectedWorkloads::nobody(), reason)
+            KernelFailure::new(object, AffectedWorkloads::none(), reason)
         });
         failures.collect()
     }

@@ -210,7 +210,7 @@ impl Reconciler for LinkReconciler {
         let errors = self.errors.iter().filter(|(kind, _)| context.plan.tunnel(**kind).is_some());
         let failures = errors.map(|(kind, error)| {
             let object = KernelObject::interface(context.device_name(*kind));
-            KernelFailure::new(object, AffectedWorkloads::nobody(), &error.reason)
+            KernelFailure::new(object, AffectedWorkloads::none(), &error.reason)
         });
         failures.collect()
     }

@@ -43,7 +43,7 @@ impl Reconciler for PeeringReconciler {
         let failures = self.errors.iter().map(|((device, net), reason)| {
             let interface = context.interface_name(*device);
             let object = KernelObject::Address { address: net.addr(), interface };
-            KernelFailure::new(object, AffectedWorkloads::nobody(), reason)
+            KernelFailure::new(object, AffectedWorkloads::none(), reason)
         });
         failures.collect()
     }

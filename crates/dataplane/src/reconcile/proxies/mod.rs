@@ -109,7 +109,7 @@ impl Reconciler for ProxyReconciler {
         let failures = self
             .errors
             .iter()
-            .map(|(object, reason)| KernelFailure::new(object.clone(), AffectedWorkloads::nobody(), reason));
+            .map(|(object, reason)| KernelFailure::new(object.clone(), AffectedWorkloads::none(), reason));
         failures.collect()
     }
 }

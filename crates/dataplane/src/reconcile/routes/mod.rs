@@ -35,23 +35,23 @@ pub struct RouteReconciler {
     stale: bool,
     next_hops: NextHops,
     ages: InterfaceAges,
-    /// Destinations to check now.
+    /// Destinations to check in the next run.
     dirty: BTreeSet<RouteKey>,
     /// Destinations to check again at the next tick.
-    later: BTreeSet<RouteKey>,
+    retries: BTreeSet<RouteKey>,
     failures: BTreeMap<RouteKey, FailureReason>,
     /// The keys in `failures` that are addresses of workloads.
     workload_failures: BTreeSet<RouteKey>,
     /// The failures of the last run.
     new_failures: Vec<(RouteKey, FailureReason)>,
-    /// Addresses that no longer belong to their workload.
-    departed: BTreeSet<IpAddr>,
+    /// Addresses that workloads have lost since the last run.
+    lost_addresses: BTreeSet<IpAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteOperation {
-    /// Deletes the connection tracking entries of addresses that have another owner now, before their routes change,
-    /// and those of addresses without an owner, afterwards.
+    /// Deletes connection tracking entries: before the routes change, those of addresses that now belong to another
+    /// workload, and afterwards, those of addresses that belong to no workload.
     EndFlows {
         moving: BTreeSet<IpAddr>,
         leaving: BTreeSet<IpAddr>,
@@ -90,7 +90,7 @@ impl RouteReconciler {
         let failures = self.new_failures.iter().filter(|(key, _)| !self.workload_failures.contains(key));
         failures.map(|(key, reason)| KernelFailure {
             object: KernelObject::Route { key: *key },
-            concerns: AffectedWorkloads::nobody(),
+            concerns: AffectedWorkloads::none(),
             reason: reason.clone(),
         })
     }
@@ -100,11 +100,11 @@ impl RouteReconciler {
         self.dirty.extend(destinations);
     }
 
-    /// Schedules a check of the destinations of an old plan, and records the addresses that left their workloads.
+    /// Schedules a check of the destinations of an old plan, and records the addresses that workloads have lost.
     pub fn plan_replaced(&mut self, old: &PlanIndex, context: &ReconcileContext) {
         self.dirty.extend(old.destinations());
         for (id, workload) in old.workloads() {
-            self.departed.extend(departed(workload, context.plan.workloads().get(id)));
+            self.lost_addresses.extend(lost_addresses(workload, context.plan.workloads().get(id)));
         }
     }
 
@@ -136,11 +136,11 @@ impl RouteReconciler {
         self.stale |= !present && net.addr().is_ipv4();
     }
 
-    /// Records that an interface was set down, whatever its current state: its IPv4 routes are gone.
+    /// Records that an interface was set down, regardless of its current state: the kernel has deleted its IPv4 routes.
     pub fn link_was_down(&mut self, index: u32, context: &ReconcileContext) {
         self.dirty.extend(self.observed.remove_ipv4_of(index));
-        // The event may predate our setting a new device up, and then does not cover the routes written since. Read the
-        // routes from the kernel instead of assuming them flushed.
+        // The event may be older than the moment at which we set a new device up, and routes written since then still
+        // exist. Read the routes from the kernel instead of assuming that they were deleted.
         self.stale |= context.is_tunnel(index);
     }
 
@@ -154,7 +154,7 @@ impl RouteReconciler {
         self.next_hops.take_lookups(context)
     }
 
-    /// Whether packets without a more specific route leave through an interface.
+    /// Returns whether a default route uses an interface.
     pub fn has_default_through(&self, index: u32) -> bool {
         let defaults = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
         let entries = defaults.into_iter().flat_map(|net| self.observed.at(&net.into()));
@@ -180,7 +180,7 @@ impl RouteReconciler {
             None
         });
         if let Some(KernelRouteTarget::Device(device)) = desired.as_ref().map(|entry| &entry.target) {
-            self.ages.settle(*device);
+            self.ages.end_grace_period(*device);
         }
         // Keep the existing route while the desired one cannot be written.
         let may_remove = context.in_sync && error.is_none();
@@ -188,7 +188,7 @@ impl RouteReconciler {
         let difference =
             difference(desired.as_ref(), observed, may_remove, |entry| self.ownership(entry, context));
         if difference.later {
-            self.later.insert(key);
+            self.retries.insert(key);
         }
         if let Some(obstacle) = difference.obstacle {
             let device = obstacle.target.device();
@@ -204,11 +204,12 @@ impl RouteReconciler {
         difference.changes
     }
 
-    /// Returns the operation that ends the flows of addresses which leave their workload or move with these changes.
+    /// Returns the operation that ends the flows of addresses that workloads have lost or that these changes move to
+    /// another interface.
     fn end_flows(&mut self, changes: &[RouteChange], context: &ReconcileContext) -> Option<RouteOperation> {
-        let departed = std::mem::take(&mut self.departed);
+        let lost = std::mem::take(&mut self.lost_addresses);
         let (mut moving, leaving): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
-            departed.into_iter().partition(|address| context.plan.at_address(*address).next().is_some());
+            lost.into_iter().partition(|address| context.plan.at_address(*address).next().is_some());
         moving.extend(changes.iter().filter_map(|change| moved_address(change, context)));
         let is_needed = !moving.is_empty() || !leaving.is_empty();
         is_needed.then_some(RouteOperation::EndFlows { moving, leaving })
@@ -216,14 +217,14 @@ impl RouteReconciler {
 }
 
 /// Returns the addresses that a workload no longer has on its interface.
-fn departed(old: &PlannedWorkload, new: Option<&PlannedWorkload>) -> BTreeSet<IpAddr> {
-    let mut departed: BTreeSet<IpAddr> = old.routed().collect();
+fn lost_addresses(old: &PlannedWorkload, new: Option<&PlannedWorkload>) -> BTreeSet<IpAddr> {
+    let mut lost: BTreeSet<IpAddr> = old.routed().collect();
     if let Some(new) = new.filter(|new| new.interface == old.interface) {
         new.routed().for_each(|address| {
-            departed.remove(&address);
+            lost.remove(&address);
         });
     }
-    departed
+    lost
 }
 
 /// Returns the address that a change moves to another interface, if it was on a workload interface.
@@ -252,7 +253,7 @@ impl Reconciler for RouteReconciler {
             PlanUpdate::LearntComplete => self.dirty.extend(self.observed.destinations()),
             PlanUpdate::Workload(id, new) => {
                 if let Some(old) = context.plan.workloads().get(id) {
-                    self.departed.extend(departed(old, new.as_ref()));
+                    self.lost_addresses.extend(lost_addresses(old, new.as_ref()));
                 }
             }
             _ => {}
@@ -266,7 +267,7 @@ impl Reconciler for RouteReconciler {
         }
         let mtu = change.new.map(|link| link.mtu);
         if change.old.map(|link| link.mtu) != mtu {
-            // Routes through a tunnel carry its MTU.
+            // Routes through a tunnel have the MTU of the tunnel.
             let tunnel = change.new.and_then(|link| context.tunnel_called(&link.name));
             self.dirty.extend(tunnel.into_iter().flat_map(|kind| context.plan.destinations_through(kind)));
         }
@@ -289,7 +290,7 @@ impl Reconciler for RouteReconciler {
     }
 
     fn tick(&mut self, _: &ReconcileContext) {
-        self.dirty.append(&mut self.later);
+        self.dirty.append(&mut self.retries);
         self.dirty.extend(self.failures.keys());
         self.next_hops.retry();
     }

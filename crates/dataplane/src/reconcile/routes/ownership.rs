@@ -32,7 +32,8 @@ pub struct InterfaceAges {
 }
 
 impl InterfaceAges {
-    pub fn settle(&mut self, device: u32) {
+    /// Ends the grace period of an interface that now has a desired route.
+    pub fn end_grace_period(&mut self, device: u32) {
         self.settled.insert(device);
     }
 

@@ -16,7 +16,7 @@ pub struct RuleReconciler {
     observed: BTreeSet<RuleEntry>,
     /// Whether the rules have to be read again.
     stale: bool,
-    /// Every rule that was desired once is considered ours, whichever program wrote it.
+    /// Rules that have been desired at any time. They count as ours, regardless of which program wrote them.
     ever_desired: BTreeSet<RoutingRule>,
     /// Rules that the kernel rejected.
     errors: BTreeMap<RoutingRule, FailureReason>,
@@ -82,7 +82,7 @@ impl Reconciler for RuleReconciler {
         let errors = self.errors.iter().filter(|(rule, _)| context.plan.routing_rules().contains(rule));
         let failures = errors.map(|(rule, reason)| {
             let object = KernelObject::RoutingRule { priority: rule.priority };
-            KernelFailure::new(object, AffectedWorkloads::nobody(), reason)
+            KernelFailure::new(object, AffectedWorkloads::none(), reason)
         });
         failures.collect()
     }
@@ -115,7 +115,7 @@ impl ReconcileOperations for RuleReconciler {
             }
             (RuleOperation::Delete(entry), Err(error)) => {
                 let priority = entry.rule.priority;
-                tracing::warn!(priority, reason = %error, "cannot remove a routing rule that is no longer needed; will retry");
+                tracing::warn!(priority, reason = %error, "cannot remove a routing rule that is no longer needed; retrying");
             }
         }
     }

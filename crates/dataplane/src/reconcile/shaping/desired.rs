@@ -1,41 +1,43 @@
-//! Computes the token bucket for a bandwidth, and the device for packets that a workload sends.
+//! Computes the token bucket for a bandwidth limit, and the name of the IFB device that shapes the packets which a
+//! workload sends.
 
 use super::super::ReconcileContext;
 use crate::kernel::{KernelLink, TokenBucket};
 use tortie_plan::{BandwidthLimit, PlannedWorkload};
 
-/// Packets that would be queued longer are dropped.
+/// Maximum time that packets are queued; packets that would be queued longer are dropped.
 const MAX_QUEUE_LATENCY_MS: u64 = 25;
 /// Length of the link-layer header, which the MTU does not include.
 const LINK_HEADER_BYTES: u32 = 18;
 /// Prefix of the device names, which no other program uses.
 const IFB_NAME_PREFIX: &str = "bwcali";
 
-/// Returns the name of the device for packets that the workload of an interface sends.
-pub fn device_of(interface: &str) -> String {
+/// Returns the name of the IFB device of a workload interface.
+pub fn ifb_name(interface: &str) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
-    // FNV-1a, which is the same in all versions.
+    // FNV-1a, so that all versions compute the same name.
     let hash = interface.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     format!("{IFB_NAME_PREFIX}{:09x}", hash >> 28)
 }
 
-/// Whether a link is a device of that kind, whichever program created it.
-pub fn is_device(link: &KernelLink) -> bool {
+/// Returns whether a link is such a device, regardless of which program created it.
+pub fn is_shaping_device(link: &KernelLink) -> bool {
     link.kind.as_deref() == Some("ifb") && link.name.starts_with(IFB_NAME_PREFIX)
 }
 
-/// Computes the bucket for a bandwidth. It holds at least one packet: a larger packet would never pass.
-pub fn bucket(bandwidth: &BandwidthLimit, mtu: u32) -> TokenBucket {
+/// Computes the token bucket for a bandwidth limit. The bucket is at least as large as one packet, because larger
+/// packets never pass.
+pub fn token_bucket(bandwidth: &BandwidthLimit, mtu: u32) -> TokenBucket {
     let largest = mtu.saturating_add(LINK_HEADER_BYTES);
     let rate = (bandwidth.bits_per_second / 8).max(1);
     let burst = saturate(bandwidth.burst_bits / 8).max(largest);
-    let waiting = rate.saturating_mul(MAX_QUEUE_LATENCY_MS) / 1000;
+    let queued = rate.saturating_mul(MAX_QUEUE_LATENCY_MS) / 1000;
     let peak = bandwidth.peak.map(|peak| {
-        let at_once = peak.burst_bytes.unwrap_or(largest).max(largest);
-        ((peak.bits_per_second / 8).max(1), at_once)
+        let burst = peak.burst_bytes.unwrap_or(largest).max(largest);
+        ((peak.bits_per_second / 8).max(1), burst)
     });
-    TokenBucket { rate, burst, limit: saturate(waiting.saturating_add(burst.into())), peak }
+    TokenBucket { rate, burst, limit: saturate(queued.saturating_add(burst.into())), peak }
 }
 
 fn saturate(number: u64) -> u32 {
@@ -62,22 +64,28 @@ mod tests {
     use tortie_plan::PeakRate;
 
     #[test]
-    fn a_bucket_holds_at_least_a_packet() {
+    fn buckets_hold_at_least_one_packet() {
         let slow = BandwidthLimit { bits_per_second: 1000, burst_bits: 1000, peak: None };
-        assert_eq!(bucket(&slow, 1500), TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None });
+        assert_eq!(
+            token_bucket(&slow, 1500),
+            TokenBucket { rate: 125, burst: 1518, limit: 1521, peak: None }
+        );
         let peak = Some(PeakRate { bits_per_second: 16_000_000, burst_bytes: Some(3000) });
         let plain = BandwidthLimit { bits_per_second: 8_000_000, burst_bits: 800_000, peak };
         let expected =
             TokenBucket { rate: 1_000_000, burst: 100_000, limit: 125_000, peak: Some((2_000_000, 3000)) };
-        assert_eq!(bucket(&plain, 1500), expected);
-        let endless = BandwidthLimit { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
-        assert_eq!((bucket(&endless, 1500).burst, bucket(&endless, 1500).limit), (u32::MAX, u32::MAX));
+        assert_eq!(token_bucket(&plain, 1500), expected);
+        let unlimited = BandwidthLimit { bits_per_second: 1 << 50, burst_bits: 1 << 50, peak: None };
+        assert_eq!(
+            (token_bucket(&unlimited, 1500).burst, token_bucket(&unlimited, 1500).limit),
+            (u32::MAX, u32::MAX)
+        );
     }
 
     #[test]
     fn device_names_are_valid_and_stable() {
-        assert_eq!(device_of("cali0123456789a").len(), 15);
-        assert_eq!(device_of("cali0123456789a"), device_of("cali0123456789a"));
-        assert_ne!(device_of("cali0123456789a"), device_of("cali0123456789b"));
+        assert_eq!(ifb_name("cali0123456789a").len(), 15);
+        assert_eq!(ifb_name("cali0123456789a"), ifb_name("cali0123456789a"));
+        assert_ne!(ifb_name("cali0123456789a"), ifb_name("cali0123456789b"));
     }
 }

@@ -9,7 +9,7 @@ mod tests;
 use super::{LinkChange, OperationResult, ReconcileContext, ReconcileOperations, ReconcileStep, Reconciler};
 use crate::failure::{FailureReason, KernelFailure, KernelObject};
 use crate::kernel::{KernelSnapshot, QdiscState, TokenBucket};
-use desired::{bucket, device_of, is_device, is_shaped, shaped_workloads};
+use desired::{ifb_name, is_shaped, is_shaping_device, shaped_workloads, token_bucket};
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::PlanUpdate;
 
@@ -89,17 +89,17 @@ impl ShapingReconciler {
         let mut desired = DesiredShaping::default();
         for (link, workload) in shaped_workloads(context) {
             if let Some(bandwidth) = &workload.qos.ingress.bandwidth {
-                desired.buckets.insert(link.index, bucket(bandwidth, link.mtu));
+                desired.buckets.insert(link.index, token_bucket(bandwidth, link.mtu));
             }
             let Some(bandwidth) = &workload.qos.egress.bandwidth else { continue };
-            let name = device_of(&link.name);
+            let name = ifb_name(&link.name);
             desired.redirected.insert(link.index);
             desired.devices.insert(name.clone());
             let change = match context.links.named(&name) {
                 None => Some(ShapingChange::CreateDevice { name, mtu: link.mtu }),
                 Some(device) if !device.enabled => Some(ShapingChange::SetUp { device: device.index }),
                 Some(device) => {
-                    let bucket = bucket(bandwidth, link.mtu);
+                    let bucket = token_bucket(bandwidth, link.mtu);
                     desired.buckets.insert(device.index, bucket);
                     // Not before the bucket exists: until then, redirected packets would exceed the limit.
                     let is_ready = self.has_bucket(device.index, &bucket);
@@ -133,7 +133,7 @@ impl ShapingReconciler {
 
     fn surplus(&self, desired: &DesiredShaping, context: &ReconcileContext) -> Vec<ShapingOperation> {
         let ours: BTreeSet<u32> =
-            context.links.iter().filter(|link| is_device(link)).map(|link| link.index).collect();
+            context.links.iter().filter(|link| is_shaping_device(link)).map(|link| link.index).collect();
         let mut changes = Vec::new();
         for (device, target) in &self.observed.redirected {
             if !desired.redirected.contains(device) && target.is_some_and(|target| ours.contains(&target)) {
@@ -176,7 +176,7 @@ impl Reconciler for ShapingReconciler {
 
     fn link_changed(&mut self, change: &LinkChange<'_>, context: &ReconcileContext) {
         self.dirty |= change.states().any(|link| {
-            is_device(link)
+            is_shaping_device(link)
                 || context.plan.active(&link.name).is_some_and(|(_, workload)| is_shaped(workload))
         });
     }
@@ -187,7 +187,7 @@ impl Reconciler for ShapingReconciler {
             return Vec::new();
         }
         let failures = shaped_workloads(context).filter_map(|(link, _)| {
-            let error = self.errors.get(&link.name).or_else(|| self.errors.get(&device_of(&link.name)))?;
+            let error = self.errors.get(&link.name).or_else(|| self.errors.get(&ifb_name(&link.name)))?;
             Some(KernelFailure {
                 object: KernelObject::TrafficControl { interface: link.name.clone() },
                 concerns: context.affected_workloads(link.index),

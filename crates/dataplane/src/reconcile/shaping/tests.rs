@@ -36,9 +36,9 @@ fn buckets_exist_before_and_after_their_redirections() {
     let links = vec![link(CALI, "cali1", "veth")];
     let mut core = core(KernelSnapshot { links, ..KernelSnapshot::default() });
     let shaped = workload("cali1", false, true);
-    let wanted = bucket(&shaped.qos.egress.bandwidth.unwrap(), 1500);
+    let wanted = token_bucket(&shaped.qos.egress.bandwidth.unwrap(), 1500);
     core.replace(NodePlan { workloads: [(workload_id("web"), shaped)].into(), ..NodePlan::default() });
-    let name = device_of("cali1");
+    let name = ifb_name("cali1");
     assert_eq!(next(&mut core), [ShapingChange::CreateDevice { name: name.clone(), mtu: 1500 }]);
     core.set_link(IFB, Some(link(IFB, &name, "ifb")));
     assert_eq!(next(&mut core), [ShapingChange::SetBucket { device: IFB, bucket: wanted }]);
@@ -62,7 +62,7 @@ fn redirections_of_others_stay() {
     let links = vec![
         link(CALI, "cali1", "veth"),
         link(FOREIGN, "bwp123", "ifb"),
-        link(IFB, &device_of("cali9"), "ifb"),
+        link(IFB, &ifb_name("cali9"), "ifb"),
     ];
     let qdiscs = QdiscState { redirected: [(CALI, Some(FOREIGN))].into(), ..QdiscState::default() };
     let mut core = core(KernelSnapshot { links, qdiscs, ..KernelSnapshot::default() });
@@ -137,7 +137,7 @@ impl ModelKernel for ShapingModel {
 
     /// Devices of other programs, and the redirections of the interface that no workload of the plan has.
     fn foreign(state: &ShapingModelState, _: &DataplaneCore) -> BTreeSet<String> {
-        let devices = state.devices.values().filter(|device| !is_device(device));
+        let devices = state.devices.values().filter(|device| !is_shaping_device(device));
         let mut foreign: BTreeSet<String> = devices.map(|device| format!("{device:?}")).collect();
         let redirected = state.qdiscs.redirected.get(&2).filter(|target| **target == Some(FOREIGN));
         foreign.extend(redirected.map(|target| format!("{target:?}")));
@@ -152,7 +152,7 @@ impl ModelKernel for ShapingModel {
                 state.qdiscs.buckets.contains_key(&link.index),
                 limits.ingress.bandwidth.is_some()
             );
-            let device = state.devices.values().find(|device| device.name == device_of(&link.name));
+            let device = state.devices.values().find(|device| device.name == ifb_name(&link.name));
             prop_assert_eq!(device.is_some(), limits.egress.bandwidth.is_some());
             if let Some(device) = device {
                 devices.insert(device.index);
@@ -160,7 +160,8 @@ impl ModelKernel for ShapingModel {
                 prop_assert_eq!(state.qdiscs.redirected.get(&link.index), Some(&Some(device.index)));
             }
         }
-        let ours = state.devices.values().filter(|device| is_device(device)).map(|device| device.index);
+        let ours =
+            state.devices.values().filter(|device| is_shaping_device(device)).map(|device| device.index);
         prop_assert_eq!(ours.collect::<BTreeSet<u32>>(), devices, "no device is surplus");
         Ok(())
     }
@@ -181,7 +182,7 @@ fn any_state() -> impl Strategy<Value = ShapingModelState> {
         let mut qdiscs = QdiscState::default();
         for interface in interfaces {
             let index = interface + 10;
-            devices.insert(index, link(index, &device_of(&format!("cali{interface}")), "ifb"));
+            devices.insert(index, link(index, &ifb_name(&format!("cali{interface}")), "ifb"));
         }
         let targets: Vec<u32> = devices.keys().copied().collect();
         for (interface, target) in redirected {

@@ -19,7 +19,7 @@ pub struct SysctlReconciler {
     rp_filter: i32,
     /// Interfaces whose settings have to be checked.
     unchecked: BTreeSet<u32>,
-    /// Interfaces that have all settings whose values the kernel does not report.
+    /// Interfaces on which all settings whose values the kernel does not report were written.
     prepared: BTreeSet<u32>,
     /// Settings that could not be applied, by interface.
     errors: BTreeMap<u32, (KernelObject, FailureReason)>,
@@ -46,7 +46,7 @@ impl SysctlReconciler {
 impl Reconciler for SysctlReconciler {
     fn resync(&mut self, _: &mut KernelSnapshot, context: &ReconcileContext) {
         self.errors.retain(|index, _| context.links.get(*index).is_some());
-        // The kernel does not report these settings, so they have to be written again.
+        // Write these settings again, because the kernel does not report their values.
         self.prepared.clear();
     }
 
@@ -103,7 +103,8 @@ impl ReconcileOperations for SysctlReconciler {
 
     fn record(&mut self, operation: SysctlOperation, result: OperationResult, context: &ReconcileContext) {
         let index = operation.index;
-        // The interface was read again after the operation. A failed setting is retried at the next tick.
+        // The values of the interface were read after the operation, which schedules a check that is not needed. A
+        // failed setting is retried at the next tick.
         self.unchecked.remove(&index);
         match result {
             Ok(()) => {

@@ -199,7 +199,7 @@ impl Reconciler for WireguardReconciler {
         let failures = devices.filter_map(|(tunnel, device)| {
             Some(KernelFailure {
                 object: KernelObject::interface(context.device_name(*tunnel)),
-                concerns: AffectedWorkloads::nobody(),
+                concerns: AffectedWorkloads::none(),
                 reason: device.error.clone()?,
             })
         });

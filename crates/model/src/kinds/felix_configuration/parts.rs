@@ -28,7 +28,7 @@ api_types! {
         #[schemars(range(min = 1, max = 65535))]
         pub port: u16 = always,
         #[schemars(schema_with = "forms::optional_network_or_address")]
-        pub net: String = always,
+        pub net: String,
     }
 }
 

@@ -101,6 +101,11 @@ fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
 fn unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
     let reason = &error.0;
     let handshake = reason.downcast_ref::<io::Error>().and_then(find_inner::<TlsHandshakeError>);
+    if let (EtcdEndpoint::Unix { .. }, Some(error)) = (endpoint, reason.downcast_ref::<io::Error>())
+        && error.kind() == io::ErrorKind::PermissionDenied
+    {
+        return format!("cannot connect to {endpoint}: {reason}; run as root");
+    }
     let hint = match handshake.map(|handshake| find_inner::<TlsError>(&handshake.0)) {
         Some(Some(TlsError::InvalidCertificate(_))) => {
             "the server's certificate is not trusted: check etcdCACertFile (ETCD_CA_CERT_FILE) and the names in the \

@@ -1,5 +1,5 @@
 //! The chains, sets and maps that belong to no single policy, set or workload: base chains, NAT, tunnels and host
-//! endpoints. They are rendered as a whole.
+//! endpoints. A change of any input renders all of them.
 
 use super::super::render::entry::BaseChainRenderer;
 use super::super::render::tunnels::{TunnelProperties, TunnelRenderer};
@@ -20,7 +20,7 @@ pub struct GlobalChains {
     tunnels: BTreeMap<TunnelKind, TunnelProperties>,
     /// Names of the rendered chains, sets and maps.
     names: BTreeSet<String>,
-    /// Hooks and priorities at which packets carry the mark of allowed packets.
+    /// Hooks and priorities at which allowed packets have a mark.
     pub allowed: Vec<MarkedHook>,
     /// Whether everything has to be rendered again.
     pub stale: bool,
@@ -62,8 +62,8 @@ impl GlobalChains {
         self.stale = true;
     }
 
-    /// Whether one of the chains refers to a set.
-    pub fn refer_to(&self, set: &SetId) -> bool {
+    /// Returns whether one of the chains refers to a set.
+    pub fn refers_to_set(&self, set: &SetId) -> bool {
         nat::refers_to(set)
             || dscp::refers_to(set)
             || self.tunnels.keys().any(|kind| kind.peers().as_ref() == Some(set))
@@ -77,11 +77,11 @@ impl GlobalChains {
         };
         let mut source_nets = NftFamily::BOTH.to_vec();
         source_nets.retain(|family| tables.policy.has_elements(&names::source_nets(*family)));
-        let hosts_part = hosts.render(tiers);
+        let host_chains = hosts.render(tiers);
         let base = BaseChainRenderer {
             settings,
             workloads: interfaces,
-            hooks: &hosts_part.hooks,
+            hooks: &host_chains.hooks,
             tunnels: TunnelRenderer { tunnels: &self.tunnels, sets },
         };
         let floating = floating::render(workloads.floating_addresses());
@@ -92,12 +92,12 @@ impl GlobalChains {
         self.allowed = base.allowed();
         table.chains.extend(metadata::chains(settings.policy.metadata, interfaces));
         table.chains.extend(nat::chains(&settings.nat, sets, &self.tunnels, floating.outgoing));
-        table.chains.extend(floating.chains.into_iter().chain(marking.chains).chain(hosts_part.chains));
+        table.chains.extend(floating.chains.into_iter().chain(marking.chains).chain(host_chains.chains));
         table.sets.extend(floating.sets.into_iter().chain(marking.sets));
-        for (name, elements) in hosts_part.maps {
+        for (name, elements) in host_chains.maps {
             table.sets.insert(name, NftSet { kind: SetType::Chains, elements });
         }
-        let covered = hosts_part.hooks.covered.interfaces;
+        let covered = host_chains.hooks.covered.interfaces;
         if !covered.is_empty() {
             let set = NftSet { kind: SetType::Interfaces, elements: covered };
             table.sets.insert(names::HOST_INTERFACES.to_owned(), set);

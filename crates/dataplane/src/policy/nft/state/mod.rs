@@ -202,7 +202,7 @@ impl PolicyTableState {
 
     fn mark_users_of_set(&mut self, id: &SetId) {
         self.policies.mark_users_of_set(id);
-        self.global.stale |= self.global.refer_to(id);
+        self.global.stale |= self.global.refers_to_set(id);
     }
 
     fn assign_hosts(&mut self) {
@@ -222,7 +222,7 @@ impl PolicyTableState {
         let rules = RuleRenderer { sets, settings: &settings.policy };
         self.workloads.render_proxies(&mut self.tables.policy, self.policies.refer_to_proxies());
         self.policies.render(&mut self.tables.policy, rules, &self.hosts);
-        let tiers = self.policies.tiers(&settings.policy);
+        let tiers = self.policies.tier_renderer(&settings.policy);
         let interfaces = WorkloadInterfaces { prefixes: &settings.interface_prefixes, others: false };
         self.global.stale |= self.workloads.render(&mut self.tables, tiers, interfaces);
         if std::mem::take(&mut self.global.stale) {

@@ -1,4 +1,4 @@
-//! Policies and profiles: one chain for each of their directions and stages, shared by all endpoints.
+//! Policies and profiles: one chain for each direction and stage, shared by all endpoints.
 
 use super::super::diff::TableDiff;
 use super::super::render::{
@@ -36,7 +36,7 @@ impl PolicyChains {
         self.with_proxy_rules > 0
     }
 
-    pub fn tiers<'p>(&'p self, settings: &'p PolicySettings) -> TierRenderer<'p> {
+    pub fn tier_renderer<'p>(&'p self, settings: &'p PolicySettings) -> TierRenderer<'p> {
         TierRenderer { policies: &self.policies, profiles: &self.profiles, settings }
     }
 
@@ -59,11 +59,12 @@ impl PolicyChains {
         old.as_deref().map(profile_shape) != profile.map(AsRef::as_ref).map(profile_shape)
     }
 
-    /// Schedules policies whose listing by host endpoints has changed: their chains depend on it.
+    /// Schedules policies whose chains may change, because a host endpoint now lists them in other stages.
     pub fn mark_policies(&mut self, ids: impl IntoIterator<Item = PolicyId>) {
         self.stale_policies.extend(ids);
     }
 
+    /// Schedules all policies and profiles.
     pub fn mark_all(&mut self) {
         self.stale_policies.extend(self.policies.keys().cloned());
         self.stale_profiles.extend(self.profiles.keys().cloned());
@@ -108,7 +109,7 @@ impl PolicyChains {
     ) {
         let policy = self.policies.get(id);
         let stages = policy.map(|_| hosts.stages_of_policy(id)).unwrap_or_default();
-        // Few policies are in lists of host endpoints: skip the chains of these stages for all others.
+        // Host endpoints list few policies in these stages: skip the chains of the stages for the other policies.
         let was_listed =
             if stages.is_empty() { self.listed.remove(id) } else { !self.listed.insert(id.clone()) };
         for stage in [PolicyStage::Normal, PolicyStage::Forward, PolicyStage::PreDnat, PolicyStage::Untracked]
@@ -145,6 +146,7 @@ fn profile_shape(profile: &ProfileRules) -> [bool; 2] {
     DIRECTIONS.map(|direction| profile.rules(direction).is_empty())
 }
 
+/// Returns whether one of the rules refers to a set.
 fn refer_to(rules: &[PlannedRule], set: &SetId) -> bool {
     rules.iter().flat_map(PlannedRule::sets).any(|id| id == set)
 }
