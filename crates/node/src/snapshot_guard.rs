@@ -154,8 +154,8 @@ fn hash_key(key: &StoreKey) -> u64 {
     hasher.finish()
 }
 
-/// Returns what a snapshot lacks if that is too much to be accepted at once: most of a collection with many objects, or every
-/// object of several collections.
+/// Describes the missing objects of a snapshot if they are too many to be accepted at once: most of a collection with many
+/// objects, or every object of several collections.
 fn find_loss(expected: &ObjectCounts, found: &ObjectCounts) -> Option<String> {
     let mut emptied = Vec::new();
     for (collection, &known) in expected {

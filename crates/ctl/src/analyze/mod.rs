@@ -115,7 +115,7 @@ fn findings(
     findings
 }
 
-/// Drops findings that say that an object matches nothing if the reason is an invalid selector.
+/// Drops findings about objects that match nothing if the reason is an invalid selector.
 fn drop_consequences(findings: &mut Vec<AnalysisFinding>) {
     let invalid: BTreeSet<String> = findings
         .iter()

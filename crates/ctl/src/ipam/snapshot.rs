@@ -30,7 +30,7 @@ pub struct IpamSnapshot {
     pub findings: AuditFindings,
 }
 
-/// One possible problem, with everything that tells it from the same problem of a later workload.
+/// One possible problem, with everything that distinguishes it from the same problem of a later workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suspicion {
     NotInUse { address: IpAddr, handle: String, sequence_number: u64 },

@@ -73,7 +73,8 @@ pub fn collect(args: &NodeDiagsArgs, out: &mut dyn Write) -> CommandResult<()> {
     bundle.finish("Diags saved to", out)
 }
 
-/// Returns whether the path exists. Without permission to tell, it is taken to exist: reading it then names the error.
+/// Returns whether the path exists. Without the permission to look it up, the path counts as existing: reading it then
+/// names the error.
 fn exists(path: &Path) -> bool {
     path.try_exists().unwrap_or(true)
 }

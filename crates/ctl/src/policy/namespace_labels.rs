@@ -1,4 +1,4 @@
-//! Tells whether policy can select an endpoint by the labels of its namespace.
+//! Determines whether policy can select an endpoint by the labels of its namespace.
 
 use super::cluster::PolicyCluster;
 use super::endpoint_lookup::{PartyLocation, TrafficParty};

@@ -89,7 +89,7 @@ fn peer(bgp: &BgpConfig, session: &BgpSession) -> PeerConfig {
 }
 
 /// Returns the import filter: everything is accepted unless a filter of the session rejects it. A route with a higher
-/// local preference than a normal route of ours gets precedence over it.
+/// local preference than the normal routes of this node gets precedence over them.
 fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
     let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
     rules.push(RouteFilterRule {

@@ -58,7 +58,7 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Returns the error for a failed request to the kernel. Users without privileges are told how to get them, because the
+/// Returns the error for a failed request to the kernel. The error for users without privileges names the remedy, because the
 /// kernel lets only root read tables of nf_tables.
 fn kernel_error(error: DataplaneError) -> CommandError {
     if rustix::process::geteuid().is_root() {
