@@ -39,9 +39,9 @@ async fn live_once(allocator: &Allocator, store: &ResourceClient, container: &st
 #[test]
 fn churn_looks_like_no_problem() {
     let lab = CalicoctlLab::on(LabBackend::Embedded);
-    let pool =
-        b"{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.65.0.0/16}}";
-    assert_eq!(lab.calicoctl_with(&["apply", "-f", "-"], pool).code, Some(0));
+    let objects = b"{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.65.0.0/16}}\n---\n\
+        {apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: n1}}";
+    assert_eq!(lab.calicoctl_with(&["apply", "-f", "-"], objects).code, Some(0));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let lives = Arc::new(AtomicUsize::new(0));
