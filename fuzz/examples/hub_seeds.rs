@@ -12,7 +12,7 @@ fn main() -> std::io::Result<()> {
     let marks = || BTreeMap::from([("Tier".to_owned(), 17)]);
     let record = |name: &str, what: RecordAction, revision: u64, value: &'static str| FeedRecord {
         key: format!(r#"{{"kind":"Tier","name":"{name}"}}"#),
-        what: what.into(),
+        action: what.into(),
         revision: revision.to_string(),
         value: value.into(),
         reason: String::new(),
