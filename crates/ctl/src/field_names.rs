@@ -49,7 +49,11 @@ pub fn match_fields(kind: Kind, object: &mut Value) -> bool {
 fn match_schema(value: &mut Value, schema: &Value) -> bool {
     match value {
         Value::Array(items) => {
-            items.iter_mut().fold(false, |renamed, item| match_schema(item, &schema["items"]) || renamed)
+            let mut renamed = false;
+            for item in items {
+                renamed |= match_schema(item, &schema["items"]);
+            }
+            renamed
         }
         Value::Object(fields) => {
             let Some(properties) = schema["properties"].as_object() else { return false };
