@@ -54,7 +54,23 @@ impl LiveRecord {
         Ok(ids.collect())
     }
 
+    /// Replaces the recorded workloads. Without any, there is no file.
     pub fn write(&self, workloads: &BTreeSet<WorkloadId>) {
+        let written = if workloads.is_empty() { self.remove() } else { self.replace(workloads) };
+        if let Err(error) = written {
+            let path = self.0.display();
+            tracing::warn!(%error, %path, "cannot record which workloads have a proxy; a restart of the node interrupts connections to them");
+        }
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match std::fs::remove_file(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn replace(&self, workloads: &BTreeSet<WorkloadId>) -> io::Result<()> {
         let recorded: Vec<RecordedWorkload> = workloads
             .iter()
             .map(|id| RecordedWorkload {
@@ -63,13 +79,7 @@ impl LiveRecord {
                 endpoint: id.endpoint.clone(),
             })
             .collect();
-        let written = serde_json::to_string(&recorded)
-            .map_err(io::Error::from)
-            .and_then(|text| files::replace(&self.0, &text));
-        if let Err(error) = written {
-            let path = self.0.display();
-            tracing::warn!(%error, %path, "cannot record which workloads have a proxy; a restart of the node interrupts connections to them");
-        }
+        files::replace(&self.0, &serde_json::to_string(&recorded)?)
     }
 }
 
@@ -90,6 +100,8 @@ mod tests {
         let workloads = BTreeSet::from([id("shop/a"), id("shop/b")]);
         record.write(&workloads);
         assert_eq!(record.read(), workloads);
+        record.write(&BTreeSet::new());
+        assert!(!dir.path().join("http-proxies.json").exists());
         std::fs::write(dir.path().join("http-proxies.json"), "[{").unwrap();
         assert_eq!(record.read(), BTreeSet::new());
     }

@@ -310,6 +310,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         node.calico_dir().join("nodename"),
         node.calico_dir().join("mtu"),
         node.known_objects_file(),
+        node.http_proxies_file(),
         datastore_socket(node),
         node.run_dir.join("bgp"),
     ] {
