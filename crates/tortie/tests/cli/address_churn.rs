@@ -12,7 +12,8 @@ use tortie_ipam::{Allocator, AssignRequest, BlockOwner};
 use tortie_model::{Kind, Resource};
 use tortie_store::{ResourceClient, StoreClient, StoreConfig};
 
-const WORKLOADS: usize = 100;
+/// Few enough that no write waits for others for nearly as long as a check repeats its reads.
+const WORKLOADS: usize = 10;
 const CHECKS: usize = 15;
 
 fn assign_request(handle: &str) -> AssignRequest {
