@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// Time within which a client must have begun to speak HTTP/2.
+/// Time within which a client must send the beginning of its HTTP/2 connection.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the connection preface and of the first frame header.
 const OPENING_BYTES: usize = 24 + 9;
