@@ -2,6 +2,7 @@
 //!
 //! Times are CPU times of the thread, so that other work on the machine has little influence.
 
+use crate::record::keep_table;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -79,8 +80,9 @@ pub fn growth(now: f64, first: f64) -> String {
     if first > 0.0 { times(now / first) } else { String::new() }
 }
 
-/// Prints a Markdown table with aligned columns.
+/// Prints a Markdown table with aligned columns, and keeps it for the record of the run.
 pub fn table(title: &str, header: &[&str], rows: &[Vec<String>]) {
+    keep_table(title, header, rows);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(String::len);
         cells.chain(header.get(column).map(|cell| cell.len())).max().unwrap_or(0)

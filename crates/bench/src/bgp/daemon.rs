@@ -67,7 +67,7 @@ impl SpeakerProcess {
             SpeakerKind::Tortie => {
                 let mut command = on(place, &std::env::current_exe()?);
                 let (name, value) = ours::variable(setup);
-                command.arg("bgp").env(name, value);
+                command.args(["worker", "bgp-receive"]).env(name, value);
                 command
             }
             SpeakerKind::Bird => {

@@ -112,7 +112,10 @@ const SHAPE_ENV: &str = "TORTIE_BENCH_COMPUTE_SHAPE";
 
 /// Measures a shape in a child process, since memory freed by one shape would help the next.
 fn in_a_process_of_its_own(shape: &WorkloadShape) -> Result<ComputeRun, Box<dyn std::error::Error>> {
-    let output = Command::new(std::env::current_exe()?).arg("compute").env(SHAPE_ENV, shape.name).output()?;
+    let output = Command::new(std::env::current_exe()?)
+        .args(["worker", "compute"])
+        .env(SHAPE_ENV, shape.name)
+        .output()?;
     let text = String::from_utf8(output.stdout)?;
     ComputeRun::parse(&text)
         .ok_or_else(|| format!("{}: {text}{}", shape.name, String::from_utf8_lossy(&output.stderr)).into())
