@@ -4,7 +4,7 @@ PREFIX  ?= /usr/local
 CARGO   ?= cargo
 TORTIE  := target/release/tortie
 
-# Tests spend more time waiting (for processes, kernels and clusters) than computing.
+# Threads of one test program; scripts/test runs several programs at a time.
 export RUST_TEST_THREADS ?= 4
 
 # Directory where rustup puts what `setup` installs.
@@ -39,7 +39,7 @@ demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
 
 test: setup kube vm-kernel envoy lint deny ## Format, lints, licences and every test
-	$(CARGO) test --workspace --locked --no-fail-fast
+	@scripts/test
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
