@@ -1,0 +1,140 @@
+//! Policy lists: the policies and profiles of a workload in one direction, in the order of evaluation. Workloads with the
+//! same list share its chain, so the number of rules grows with the number of lists, not with workloads times policies.
+
+use super::super::diff::TableDiff;
+use super::super::render::{TierRenderer, names};
+use super::super::table::NftChain;
+use super::DIRECTIONS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tortie_plan::{EndpointTier, PolicyDirection, PolicyId, WorkloadPolicy};
+
+/// The name of a list's chain, which is derived from the content of the list.
+pub type ListName = Arc<str>;
+
+#[derive(Default)]
+pub struct PolicyLists {
+    lists: BTreeMap<ListName, PolicyList>,
+    /// The list of each interface in each direction.
+    assigned: BTreeMap<(String, PolicyDirection), ListName>,
+    /// Lists by the policies that they contain.
+    by_policy: BTreeMap<PolicyId, BTreeSet<ListName>>,
+    /// Lists that have to be rendered again, or whose objects have to be removed.
+    stale: BTreeSet<ListName>,
+}
+
+struct PolicyList {
+    direction: PolicyDirection,
+    tiers: Vec<EndpointTier>,
+    profiles: Vec<String>,
+    /// Interfaces of the workloads that use the list; never empty.
+    interfaces: BTreeSet<String>,
+}
+
+impl PolicyList {
+    fn policies(&self) -> impl Iterator<Item = &PolicyId> {
+        self.tiers.iter().flat_map(|tier| tier.policies(self.direction))
+    }
+}
+
+impl PolicyLists {
+    /// Assigns the list of a workload's policies to its interface and releases the previous one. Returns the chain of
+    /// the list.
+    pub fn assign(
+        &mut self,
+        interface: &str,
+        direction: PolicyDirection,
+        policy: &WorkloadPolicy,
+    ) -> ListName {
+        let name: ListName = names::policy_list(direction, &policy.tiers, &policy.profiles).into();
+        let previous = self.assigned.insert((interface.to_owned(), direction), name.clone());
+        if previous.as_ref() == Some(&name) {
+            return name;
+        }
+        if let Some(list) = self.lists.get_mut(&name) {
+            list.interfaces.insert(interface.to_owned());
+        } else {
+            let list = PolicyList {
+                direction,
+                tiers: policy.tiers.clone(),
+                profiles: policy.profiles.clone(),
+                interfaces: BTreeSet::from([interface.to_owned()]),
+            };
+            for id in list.policies() {
+                self.by_policy.entry(id.clone()).or_default().insert(name.clone());
+            }
+            self.lists.insert(name.clone(), list);
+            self.stale.insert(name.clone());
+        }
+        if let Some(previous) = previous {
+            self.remove_user(interface, &previous);
+        }
+        name
+    }
+
+    /// Releases the lists of an interface.
+    pub fn release(&mut self, interface: &str) {
+        for direction in DIRECTIONS {
+            if let Some(name) = self.assigned.remove(&(interface.to_owned(), direction)) {
+                self.remove_user(interface, &name);
+            }
+        }
+    }
+
+    /// Removes an interface from the users of a list, and the list with its last user.
+    fn remove_user(&mut self, interface: &str, name: &ListName) {
+        let Some(list) = self.lists.get_mut(name) else { return };
+        list.interfaces.remove(interface);
+        if !list.interfaces.is_empty() {
+            return;
+        }
+        if let Some(list) = self.lists.remove(name) {
+            for id in list.policies() {
+                if let Some(lists) = self.by_policy.get_mut(id) {
+                    lists.remove(name);
+                    if lists.is_empty() {
+                        self.by_policy.remove(id);
+                    }
+                }
+            }
+        }
+        self.stale.insert(name.clone());
+    }
+
+    /// Schedules the lists that contain a policy.
+    pub fn mark_users_of_policy(&mut self, id: &PolicyId) {
+        self.stale.extend(self.by_policy.get(id).into_iter().flatten().cloned());
+    }
+
+    /// Schedules the lists that contain a profile.
+    pub fn mark_users_of_profile(&mut self, name: &String) {
+        let users = self.lists.iter().filter(|(_, list)| list.profiles.contains(name));
+        self.stale.extend(users.map(|(name, _)| name.clone()));
+    }
+
+    pub fn mark_all(&mut self) {
+        self.stale.extend(self.lists.keys().cloned());
+    }
+
+    /// Returns the interfaces of the workloads whose lists contain a policy.
+    pub fn interfaces_of_policy(&self, id: &PolicyId) -> impl Iterator<Item = &String> {
+        let lists = self.by_policy.get(id).into_iter().flatten();
+        lists.filter_map(|name| self.lists.get(name)).flat_map(|list| &list.interfaces)
+    }
+
+    /// Returns the chains of all lists, with the interfaces of the workloads that use them.
+    pub fn chains(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
+        self.lists.iter().map(|(name, list)| (&**name, &list.interfaces))
+    }
+
+    /// Renders the changed lists.
+    pub fn render(&mut self, diff: &mut TableDiff, tiers: TierRenderer<'_>) {
+        for name in std::mem::take(&mut self.stale) {
+            let chain = self.lists.get(&name).map(|list| {
+                let rules = tiers.with_profiles(&list.tiers, &list.profiles, list.direction);
+                NftChain { hook: None, rules }
+            });
+            diff.set_chain(name.to_string(), chain);
+        }
+    }
+}
