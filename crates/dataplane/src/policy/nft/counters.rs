@@ -151,7 +151,9 @@ mod tests {
         assert_eq!(counter_subject("host-out/eth0", "end of tier default"), end(Egress));
         let none = Some((CounterSubject::NoProfile { direction: Egress }, CountedStage::Normal));
         assert_eq!(counter_subject("policies-out-0a1b", "no profile allows it"), none);
-        for other in ["input", "output-raw", "to-cali1", "policies-in-0a1b", "host-in/eth0", "pre-dnat", "input-after"] {
+        for other in
+            ["input", "output-raw", "to-cali1", "policies-in-0a1b", "host-in/eth0", "pre-dnat", "input-after"]
+        {
             assert_eq!(counter_subject(other, "invalid"), None, "{other}");
         }
     }

@@ -1,7 +1,9 @@
 //! Names of kernel objects: readable, and independent of earlier state.
 
-use super::super::rule::NftFamily;
+use super::super::rule::{NftFamily, NftRule};
+use super::super::table::NftElement;
 use super::PolicyStage;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use tortie_plan::{EndpointTier, PolicyDirection, PolicyId, SetId};
@@ -82,9 +84,19 @@ pub fn policy_list(direction: PolicyDirection, tiers: &[EndpointTier], profiles:
     format!("policies-{}-{}", direction_text(direction), content_digest(&(content, profiles)))
 }
 
+/// Returns the name of a map from protocol and port to policies.
+pub fn port_map(prefix: &str, direction: PolicyDirection, elements: &BTreeSet<NftElement>) -> String {
+    format!("{prefix}ports-{}-{}", direction_text(direction), content_digest(elements))
+}
+
+/// Returns the name of the chain with the policies for one key of such a map.
+pub fn candidates(prefix: &str, direction: PolicyDirection, rules: &[NftRule]) -> String {
+    format!("{prefix}candidates-{}-{}", direction_text(direction), content_digest(&rules))
+}
+
 /// Returns a digest of 128 bits, which makes it infeasible to choose the names of objects so that two different lists
 /// collide.
-pub fn content_digest(content: &impl Hash) -> String {
+fn content_digest(content: &impl Hash) -> String {
     let half = |number: u8| {
         let mut hasher = DefaultHasher::new();
         hasher.write_u8(number);

@@ -2,8 +2,8 @@
 //! same list share its chain, so the number of rules grows with the number of lists, not with workloads times policies.
 
 use super::super::diff::TableDiff;
-use super::super::render::{TierRenderer, names};
-use super::super::table::NftChain;
+use super::super::render::{DispatchedRules, TierRenderer, names};
+use super::super::table::{NftChain, SetType};
 use super::DIRECTIONS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +19,10 @@ pub struct PolicyLists {
     assigned: BTreeMap<(String, PolicyDirection), ListName>,
     /// Lists by the policies that they contain.
     by_policy: BTreeMap<PolicyId, BTreeSet<ListName>>,
+    /// The maps and chains that rules of lists refer to, with those lists.
+    parts: BTreeMap<String, BTreeSet<ListName>>,
+    /// Maps and chains that a list no longer needs.
+    released: BTreeSet<String>,
     /// Lists that have to be rendered again, or whose objects have to be removed.
     stale: BTreeSet<ListName>,
 }
@@ -29,6 +33,8 @@ struct PolicyList {
     profiles: Vec<String>,
     /// Interfaces of the workloads that use the list; never empty.
     interfaces: BTreeSet<String>,
+    /// Names of the maps and chains that its rules refer to.
+    parts: BTreeSet<String>,
 }
 
 impl PolicyList {
@@ -59,6 +65,7 @@ impl PolicyLists {
                 tiers: policy.tiers.clone(),
                 profiles: policy.profiles.clone(),
                 interfaces: BTreeSet::from([interface.to_owned()]),
+                parts: BTreeSet::new(),
             };
             for id in list.policies() {
                 self.by_policy.entry(id.clone()).or_default().insert(name.clone());
@@ -88,17 +95,22 @@ impl PolicyLists {
         if !list.interfaces.is_empty() {
             return;
         }
-        if let Some(list) = self.lists.remove(name) {
-            for id in list.policies() {
-                if let Some(lists) = self.by_policy.get_mut(id) {
-                    lists.remove(name);
-                    if lists.is_empty() {
-                        self.by_policy.remove(id);
-                    }
-                }
-            }
-        }
         self.stale.insert(name.clone());
+        let Some(list) = self.lists.remove(name) else { return };
+        for id in list.policies() {
+            remove_list(&mut self.by_policy, id, name);
+        }
+        for part in &list.parts {
+            self.release_part(part, name);
+        }
+    }
+
+    /// Removes a list from the users of a map or chain.
+    fn release_part(&mut self, part: &String, list: &ListName) {
+        if let Some(lists) = self.parts.get_mut(part) {
+            lists.remove(list);
+            self.released.insert(part.clone());
+        }
     }
 
     /// Schedules the lists that contain a policy.
@@ -122,19 +134,57 @@ impl PolicyLists {
         lists.filter_map(|name| self.lists.get(name)).flat_map(|list| &list.interfaces)
     }
 
-    /// Returns the chains of all lists, with the interfaces of the workloads that use them.
-    pub fn chains(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
-        self.lists.iter().map(|(name, list)| (&**name, &list.interfaces))
+    /// Returns the chains of all lists and the chains and maps that they refer to, with the interfaces of the workloads
+    /// that use them.
+    pub fn objects(&self) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
+        self.lists.iter().flat_map(|(name, list)| {
+            let parts = list.parts.iter().map(String::as_str);
+            parts.chain([&**name]).map(|name| (name, &list.interfaces))
+        })
     }
 
     /// Renders the changed lists.
     pub fn render(&mut self, diff: &mut TableDiff, tiers: TierRenderer<'_>) {
         for name in std::mem::take(&mut self.stale) {
-            let chain = self.lists.get(&name).map(|list| {
-                let rules = tiers.with_profiles(&list.tiers, &list.profiles, list.direction);
-                NftChain { hook: None, rules }
-            });
-            diff.set_chain(name.to_string(), chain);
+            let Some(list) = self.lists.get_mut(&name) else {
+                diff.drop_chain(&name);
+                continue;
+            };
+            let rendered = tiers.with_profiles(&list.tiers, &list.profiles, list.direction);
+            let DispatchedRules { rules, maps, chains } = rendered;
+            diff.put_chain(name.to_string(), NftChain { hook: None, rules });
+            let parts: BTreeSet<String> = maps.keys().chain(chains.keys()).cloned().collect();
+            for part in &parts {
+                self.parts.entry(part.clone()).or_default().insert(name.clone());
+            }
+            let previous = std::mem::replace(&mut list.parts, parts.clone());
+            for part in previous.difference(&parts) {
+                self.release_part(part, &name);
+            }
+            for (map, elements) in maps {
+                diff.put_set(map.clone(), SetType::PortChains);
+                diff.replace_elements(&map, elements);
+            }
+            for (chain, content) in chains {
+                diff.put_chain(chain, content);
+            }
+        }
+        // A list that was rendered later may need what an earlier one has released.
+        for part in std::mem::take(&mut self.released) {
+            if self.parts.get(&part).is_some_and(BTreeSet::is_empty) {
+                self.parts.remove(&part);
+                diff.drop_chain(&part);
+                diff.drop_set(&part);
+            }
+        }
+    }
+}
+
+fn remove_list(by_policy: &mut BTreeMap<PolicyId, BTreeSet<ListName>>, id: &PolicyId, name: &ListName) {
+    if let Some(lists) = by_policy.get_mut(id) {
+        lists.remove(name);
+        if lists.is_empty() {
+            by_policy.remove(id);
         }
     }
 }

@@ -76,11 +76,10 @@ impl WorkloadEndpoints {
         self.claims.get(interface).into_iter().flatten()
     }
 
-    /// Returns the chains of policy lists, with the workloads that use them.
-    pub fn list_chains(&self) -> impl Iterator<Item = (&str, Vec<WorkloadId>)> {
-        self.lists.chains().map(|(chain, interfaces)| {
-            let users = interfaces.iter().flat_map(|interface| self.claimants(interface));
-            (chain, users.cloned().collect())
+    /// Returns the chains and maps of policy lists, with the workloads that use them.
+    pub fn list_objects(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &WorkloadId>)> {
+        self.lists.objects().map(|(name, interfaces)| {
+            (name, interfaces.iter().flat_map(|interface| self.claimants(interface)))
         })
     }
 
