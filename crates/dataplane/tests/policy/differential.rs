@@ -63,8 +63,8 @@ async fn the_kernel_judges_as_the_evaluator_does() {
         "{allowed} packets allowed, {denied} denied; port maps in {rounds_with_port_maps} of {plans} rounds"
     );
     assert!(
-        rounds_with_port_maps > plans / 10,
-        "too few port maps: {rounds_with_port_maps} in {plans} rounds"
+        rounds_with_port_maps >= plans / 4,
+        "port maps in only {rounds_with_port_maps} of {plans} rounds"
     );
     let all = plans * PACKETS_PER_PLAN;
     assert!(allowed > all / 20 && denied > all / 20, "too one-sided: {allowed} allowed, {denied} denied");

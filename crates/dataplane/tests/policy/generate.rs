@@ -250,7 +250,7 @@ impl PlanGenerator {
             rule.protocol = Some(self.one(&[6, 6, 17, 17, 132]));
             (rule.not_protocol, rule.icmp, rule.not_icmp) = (None, None, None);
             let ports = self.some(&GENERATED_PORTS, 2).into_iter();
-            let span = self.one(&[0, 0, 1, 20]);
+            let span = if self.chance(0.01) { 20 } else { self.one(&[0, 0, 1, 2]) };
             rule.destination.ports =
                 ports.map(|first| PortInterval { first, last: first.saturating_add(span) }).collect();
             rule.destination.named_ports.clear();

@@ -194,13 +194,16 @@ enum TransactionStage {
 
 /// Returns the operations of the next transaction; `None` if the kernel's table matches the diff.
 fn next_transaction(diff: &TableDiff) -> Option<(TransactionStage, Vec<TableOperation<'_>>)> {
-    let stages: [(_, fn(&TableDiff) -> Vec<TableOperation<'_>>); 3] = [
-        (TransactionStage::Preparation, TableDiff::preparations),
-        (TransactionStage::Change, TableDiff::operations),
-        (TransactionStage::Removal, TableDiff::removals),
-    ];
-    let mut transactions = stages.into_iter().map(|(stage, operations)| (stage, operations(diff)));
-    transactions.find(|(_, operations)| !operations.is_empty())
+    let preparations = diff.preparations();
+    if !preparations.is_empty() {
+        return Some((TransactionStage::Preparation, preparations));
+    }
+    let changes = diff.operations();
+    if !changes.is_empty() {
+        return Some((TransactionStage::Change, changes));
+    }
+    let removals = diff.removals();
+    (!removals.is_empty()).then_some((TransactionStage::Removal, removals))
 }
 
 /// The reason why a transaction was abandoned.

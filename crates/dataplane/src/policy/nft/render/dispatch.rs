@@ -14,8 +14,9 @@ pub const PROTOCOLS_WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
 /// Minimum number of consecutive policies that a map replaces: the lookup costs as much as a few jumps.
 const MIN_DISPATCHED_POLICIES: usize = 16;
-/// Maximum number of keys of one policy, which bounds the size of maps. A policy with more is evaluated for every packet.
-const MAX_POLICY_KEYS: usize = 64;
+/// Maximum number of keys of one policy, which bounds maps and chains by a multiple of the number of policies. A policy
+/// with more is evaluated for every packet.
+const MAX_POLICY_KEYS: usize = 16;
 
 /// The key of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,10 +183,10 @@ mod tests {
         );
         assert_eq!(keys(&[rule(6, 65535, 65535)]), Some(vec![key(6, 65535)]));
         assert_eq!(keys(&[rule(6, 9, 3)]), Some(Vec::new()), "it matches no packet");
-        assert_eq!(keys(&[rule(6, 1, 64)]).unwrap().len(), MAX_POLICY_KEYS);
-        assert_eq!(keys(&[rule(6, 1, 65)]), None);
+        assert_eq!(keys(&[rule(6, 1, 16)]).unwrap().len(), MAX_POLICY_KEYS);
+        assert_eq!(keys(&[rule(6, 1, 17)]), None);
         assert_eq!(keys(&[rule(6, 0, 65535)]), None);
-        assert_eq!(keys(&[rule(6, 1, 40), rule(6, 101, 140)]), None);
+        assert_eq!(keys(&[rule(6, 1, 10), rule(6, 101, 110)]), None);
         assert_eq!(keys(&[rule(1, 80, 80)]), None, "ICMP has no ports");
         assert_eq!(keys(&[rule(6, 80, 80), PlannedRule::new(RuleAction::Deny)]), None);
         let mut named = rule(6, 80, 80);
