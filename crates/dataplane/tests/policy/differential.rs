@@ -25,6 +25,7 @@ async fn the_kernel_judges_as_the_evaluator_does() {
     let mut generator = PlanGenerator::new(seed);
     let mut world = PacketFixture::new().await;
     let (mut allowed, mut denied) = (0, 0);
+    let mut rounds_with_port_maps = 0;
     let mut plan = NodePlan::default();
     for round in 0..plans {
         // Restart the daemon every ten rounds with other settings; it adopts the table of its predecessor.
@@ -39,6 +40,7 @@ async fn the_kernel_judges_as_the_evaluator_does() {
             plan = generator.plan();
         }
         world.apply(&plan, round % 3 == 0).await;
+        rounds_with_port_maps += usize::from(world.listing().contains("map ports-"));
         let packets: Vec<TestPacket> = (0..PACKETS_PER_PLAN).map(|_| generator.packet(&plan)).collect();
         let expected: Vec<bool> = packets.iter().map(|sent| world.expected(&plan, sent)).collect();
         let found = world.send(&packets, &expected, ARRIVAL_TIMEOUT).await;
@@ -57,7 +59,13 @@ async fn the_kernel_judges_as_the_evaluator_does() {
             );
         }
     }
-    println!("{allowed} packets allowed, {denied} denied");
+    println!(
+        "{allowed} packets allowed, {denied} denied; port maps in {rounds_with_port_maps} of {plans} rounds"
+    );
+    assert!(
+        rounds_with_port_maps >= plans / 4,
+        "port maps in only {rounds_with_port_maps} of {plans} rounds"
+    );
     let all = plans * PACKETS_PER_PLAN;
     assert!(allowed > all / 20 && denied > all / 20, "too one-sided: {allowed} allowed, {denied} denied");
 }

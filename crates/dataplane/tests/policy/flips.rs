@@ -14,6 +14,8 @@ use tortie_plan::{
 
 const POLICY_CHANGES: usize = 1000;
 const RESTART_ROUNDS: usize = 40;
+/// Policies for other ports, enough for a map.
+const OTHER_POLICIES: u16 = 20;
 
 /// Returns two plans that allow the same packets by different rules.
 fn alike() -> (NodePlan, NodePlan) {
@@ -65,10 +67,56 @@ async fn policy_changes_under_flood_misjudge_no_packet() {
     assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
 }
 
+/// Returns plans that allow the same packets, by different policies among many for other ports.
+fn alike_among_many() -> [NodePlan; 3] {
+    let others: Vec<(String, PlannedPolicy)> = (0..OTHER_POLICIES)
+        .map(|number| (format!("other-{number}"), ingress(vec![udp(RuleAction::Allow, 3000 + number)])))
+        .collect();
+    let with = |name: &str, rule: PlannedRule| {
+        let own = (name.to_owned(), ingress(vec![rule]));
+        let all: Vec<(&str, PlannedPolicy)> =
+            others.iter().chain([&own]).map(|(name, policy)| (name.as_str(), policy.clone())).collect();
+        guarded(open_plan(), &all)
+    };
+    let mut range = udp(RuleAction::Allow, 1000);
+    range.destination.ports[0].first = 500;
+    // The last one is too wide for the map, so no element is left for the port.
+    [
+        with("one", udp(RuleAction::Allow, 1000)),
+        with("other", udp(RuleAction::Allow, 1000)),
+        with("range", range),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn port_map_changes_under_flood_misjudge_no_packet() {
+    let (node, one, _two) = two_pods().await;
+    let plans = alike_among_many();
+    let (dataplane, _reports) = start(&node).await;
+    dataplane.replace(plans[0].clone()).await.unwrap();
+    assert!(table::listing(&node).contains("map ports-in-"), "{}", table::listing(&node));
+    let flood = PacketFlood::start(&node, &one);
+    flows(&node, 100).await;
+    for number in 0..POLICY_CHANGES {
+        let (from, to) = (&plans[number % 3], &plans[(number + 1) % 3]);
+        let outcome = dataplane.apply(updates(from, to)).await.unwrap();
+        assert_eq!(outcome.failures, []);
+    }
+    let counted = flood.ends(&node).await;
+    assert!(counted.open_in > 1000 && counted.closed_in > 1000, "{counted:?}");
+    assert_eq!((counted.open_out, counted.closed_out), (counted.open_in, 0), "{counted:?}");
+    let maps = table::contents(&node).into_keys().filter(|name| name.starts_with("map ports-"));
+    assert_eq!(maps.count(), 1, "maps of earlier transactions are removed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_under_flood_changes_no_verdict_or_rule() {
     let (node, one, _two) = two_pods().await;
-    let (_, devious) = alike();
+    let (_, mut devious) = alike();
+    let [among_many, ..] = alike_among_many();
+    devious.policies.extend(among_many.policies);
+    let many = among_many.workload_policies[&id("two")].tiers.clone();
+    devious.workload_policies.get_mut(&id("two")).unwrap().tiers.extend(many);
     let (dataplane, reports) = start(&node).await;
     dataplane.replace(devious.clone()).await.unwrap();
     let flood = PacketFlood::start(&node, &one);

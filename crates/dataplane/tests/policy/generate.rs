@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use std::net::IpAddr;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use tortie_plan::evaluate::{ConntrackState, Packet};
 use tortie_plan::{
@@ -52,6 +53,10 @@ const GENERATED_PROTOCOLS: [u8; 8] = [6, 17, 132, 136, 1, 58, 253, 4];
 const NET_SETS: [&str; 4] = ["s:red", "s:green", "s:blue", "svcnoport:cart"];
 const PORT_SETS: [&str; 3] = ["n:web", "n:dns", "svc:cart"];
 const POLICY_COUNT: usize = 7;
+/// Policies whose rules all name destination ports. Lists of many of them are looked up in a map.
+const SELECTIVE_POLICIES: Range<usize> = 10..42;
+/// Number of such policies in a list that has them.
+const SELECTIVE_PER_LIST: RangeInclusive<usize> = 12..=32;
 
 pub struct PlanGenerator {
     random: StdRng,
@@ -127,6 +132,11 @@ impl PlanGenerator {
                 ingress: self.rules(4),
                 egress: self.rules(4),
             };
+            plan.policies.insert(policy_id(number), Arc::new(policy));
+        }
+        for number in SELECTIVE_POLICIES {
+            let (ingress, egress) = (self.selective_rules(), self.selective_rules());
+            let policy = PlannedPolicy { tier: "default".into(), selector: String::new(), ingress, egress };
             plan.policies.insert(policy_id(number), Arc::new(policy));
         }
         let open = vec![PlannedRule::new(RuleAction::Allow)];
@@ -219,7 +229,33 @@ impl PlanGenerator {
         let mut numbers: Vec<usize> = (0..POLICY_COUNT + 1).collect();
         numbers.shuffle(&mut self.random);
         let count = self.random.random_range(0..=3);
-        numbers.into_iter().take(count).map(policy_id).collect()
+        numbers.truncate(count);
+        if self.chance(0.35) {
+            // Policies for all packets divide the others into several maps.
+            let mut selective: Vec<usize> = SELECTIVE_POLICIES.collect();
+            selective.shuffle(&mut self.random);
+            selective.truncate(self.random.random_range(SELECTIVE_PER_LIST));
+            let place = self.random.random_range(0..=selective.len());
+            selective.splice(place..place, numbers);
+            numbers = selective;
+        }
+        numbers.into_iter().map(policy_id).collect()
+    }
+
+    /// Returns rules that match only certain destination ports.
+    fn selective_rules(&mut self) -> Vec<PlannedRule> {
+        let count = self.random.random_range(1..=2);
+        let mut rules: Vec<PlannedRule> = (0..count).map(|_| self.rule()).collect();
+        for rule in &mut rules {
+            rule.protocol = Some(self.one(&[6, 6, 17, 17, 132]));
+            (rule.not_protocol, rule.icmp, rule.not_icmp) = (None, None, None);
+            let ports = self.some(&GENERATED_PORTS, 2).into_iter();
+            let span = if self.chance(0.01) { 20 } else { self.one(&[0, 0, 1, 2]) };
+            rule.destination.ports =
+                ports.map(|first| PortInterval { first, last: first.saturating_add(span) }).collect();
+            rule.destination.named_ports.clear();
+        }
+        rules
     }
 
     fn rules(&mut self, at_most: usize) -> Vec<PlannedRule> {
@@ -372,9 +408,10 @@ impl PlanGenerator {
     }
 }
 
-/// Returns the id of a policy: number 5 is staged, 6 is namespaced, and `POLICY_COUNT` is in no plan.
+/// Returns the id of a policy: numbers that end in 5 are staged, those that end in 6 are namespaced, and `POLICY_COUNT`
+/// is in no plan.
 fn policy_id(number: usize) -> PolicyId {
-    let kind = match number {
+    let kind = match number % 10 {
         5 => PolicyKind::StagedGlobalNetworkPolicy,
         6 => PolicyKind::NetworkPolicy,
         _ => PolicyKind::GlobalNetworkPolicy,

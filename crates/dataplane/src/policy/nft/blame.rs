@@ -129,11 +129,17 @@ fn describe_element(element: &NftElement, kind: SetType) -> (String, Option<Stri
         SetType::Ports(_) => {
             let length = element.key.len().saturating_sub(8);
             let (first, rest) = element.key.split_at_checked(length).unwrap_or((&element.key, &[]));
-            let protocol = rest.first().copied().unwrap_or_default();
-            let port = rest.get(4..6).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
-            (format!("{} . {protocol} . {port}", describe_address(first)), None)
+            (format!("{} . {}", describe_address(first), describe_port(rest)), None)
         }
+        SetType::PortChains => (describe_port(&element.key), None),
     }
+}
+
+/// Formats a protocol and a port, each padded to a register.
+fn describe_port(bytes: &[u8]) -> String {
+    let protocol = bytes.first().copied().unwrap_or_default();
+    let port = bytes.get(4..6).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
+    format!("{protocol} . {port}")
 }
 
 fn describe_address(bytes: &[u8]) -> String {
@@ -167,6 +173,12 @@ mod tests {
                 NftElement::key(join(&[&v4, &[6], &443u16.to_be_bytes()])),
                 SetType::Ports(NftFamily::V4),
                 "10.0.0.1 . 6 . 443",
+                None,
+            ),
+            (
+                NftElement::jump(join(&[&[17], &53u16.to_be_bytes()]), "in-np/shop/dns"),
+                SetType::PortChains,
+                "17 . 53",
                 None,
             ),
             (

@@ -29,8 +29,8 @@ pub async fn read_counters(netns: &Netns) -> DataplaneResult<Vec<RuleCounter>> {
     for rule in rules.map_err(|error| table.error(&error))? {
         let comment = rule.comment_text.as_deref().unwrap_or_default();
         let Some((of, when)) = counter_subject(&rule.chain, comment) else { continue };
-        // One policy rule becomes several kernel rules if it can match in several ways, and every endpoint has its own
-        // end of each tier.
+        // One policy rule becomes several kernel rules if it can match in several ways, and every list of
+        // policies has its own end of each tier.
         let sum = sums.entry((of.clone(), when)).or_insert_with(|| {
             let verdict = read_verdict(&of, &rule.expression_bytes);
             RuleCounter { of, when, verdict, packets: 0, bytes: 0 }
@@ -109,8 +109,8 @@ fn parse_rule_id(chain: &str, comment: &str) -> Option<RuleId> {
 
 /// Returns the direction that a chain of an endpoint handles, as seen from the endpoint.
 fn endpoint_direction(chain: &str) -> Option<PolicyDirection> {
-    const INGRESS: [&str; 3] = ["to-", "host-in/", "host-forward-in/"];
-    const EGRESS: [&str; 3] = ["from-", "host-out/", "host-forward-out/"];
+    const INGRESS: [&str; 3] = ["policies-in-", "host-in/", "host-forward-in/"];
+    const EGRESS: [&str; 3] = ["policies-out-", "host-out/", "host-forward-out/"];
     if INGRESS.iter().any(|prefix| chain.starts_with(prefix)) {
         return Some(PolicyDirection::Ingress);
     }
@@ -147,11 +147,13 @@ mod tests {
         let end = |direction| {
             Some((CounterSubject::TierEnd { tier: "default".into(), direction }, CountedStage::Normal))
         };
-        assert_eq!(counter_subject("to-cali1", "end of tier default"), end(Ingress));
+        assert_eq!(counter_subject("policies-in-0a1b", "end of tier default"), end(Ingress));
         assert_eq!(counter_subject("host-out/eth0", "end of tier default"), end(Egress));
         let none = Some((CounterSubject::NoProfile { direction: Egress }, CountedStage::Normal));
-        assert_eq!(counter_subject("from-cali1", "no profile allows it"), none);
-        for other in ["input", "output-raw", "to-cali1", "host-in/eth0", "pre-dnat", "input-after"] {
+        assert_eq!(counter_subject("policies-out-0a1b", "no profile allows it"), none);
+        for other in
+            ["input", "output-raw", "to-cali1", "policies-in-0a1b", "host-in/eth0", "pre-dnat", "input-after"]
+        {
             assert_eq!(counter_subject(other, "invalid"), None, "{other}");
         }
     }

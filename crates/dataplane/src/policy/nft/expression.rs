@@ -296,7 +296,7 @@ impl<'n> ExpressionWriter<'n> {
             }
             NftAction::SetDscp(family, value) => self.set_dscp(*family, *value),
             NftAction::ClampMss => self.clamp_mss(),
-            NftAction::Dispatch { field, map } => self.dispatch(*field, map),
+            NftAction::Dispatch { fields, map } => self.dispatch(fields, map),
             NftAction::Accept => self.verdict(1, None),
             NftAction::Drop => self.verdict(0, None),
             NftAction::Reject => self.push(
@@ -324,9 +324,9 @@ impl<'n> ExpressionWriter<'n> {
         self.push("log", copy.text(wire::NFTA_LOG_PREFIX, rule));
     }
 
-    fn dispatch(&mut self, field: NftField, map: &str) {
-        self.load(field, REGISTER);
-        self.lookup_map(map, REGISTER, VERDICT);
+    fn dispatch(&mut self, fields: &[NftField], map: &str) {
+        self.load_key(fields);
+        self.lookup_map(map, key_register(fields), VERDICT);
     }
 
     /// Loads the value of a map for the key in a register.

@@ -291,8 +291,9 @@ impl RawElement {
         let mut data = ElementData::None;
         if let Some(last) = find_value(element, wire::NFTA_SET_ELEM_KEY_END) {
             data = ElementData::Last(last.into());
-        } else if let Some(chain) = verdict_chain(element) {
-            data = ElementData::Goto(String::from_utf8_lossy(chain).trim_end_matches('\0').into());
+        } else if let Some((code, chain)) = find_verdict(element) {
+            let chain: Box<str> = String::from_utf8_lossy(chain).trim_end_matches('\0').into();
+            data = if code == wire::NFT_JUMP { ElementData::Jump(chain) } else { ElementData::Goto(chain) };
         } else if let Some(value) = find_value(element, wire::NFTA_SET_ELEM_DATA) {
             data = ElementData::Value(value.into());
         }
@@ -312,10 +313,12 @@ fn find_value(element: &[u8], kind: u16) -> Option<&[u8]> {
     attributes::find(attributes::find(element, kind)?, wire::NFTA_DATA_VALUE)
 }
 
-/// Returns the chain that an element of a map leads to.
-fn verdict_chain(element: &[u8]) -> Option<&[u8]> {
+/// Returns the verdict of an element of a map: its code, and the chain that it leads to.
+fn find_verdict(element: &[u8]) -> Option<(i32, &[u8])> {
     let data = attributes::find(element, wire::NFTA_SET_ELEM_DATA)?;
-    attributes::find(attributes::find(data, wire::NFTA_DATA_VERDICT)?, wire::NFTA_VERDICT_CHAIN)
+    let verdict = attributes::find(data, wire::NFTA_DATA_VERDICT)?;
+    let code = attributes::find(verdict, wire::NFTA_VERDICT_CODE)?.try_into().ok()?;
+    Some((i32::from_be_bytes(code), attributes::find(verdict, wire::NFTA_VERDICT_CHAIN)?))
 }
 
 /// Joins the two ends of ranges.
@@ -371,7 +374,7 @@ fn hook(chain: &ChainInfo, family: TableFamily) -> Option<ChainHook> {
 }
 
 fn set_type(set: &SetInfo) -> Option<SetType> {
-    let mut all = vec![SetType::Interfaces, SetType::Chains];
+    let mut all = vec![SetType::Interfaces, SetType::Chains, SetType::PortChains];
     for family in IpFamily::BOTH {
         all.extend([
             SetType::Addresses(family),
@@ -386,7 +389,7 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
     all.into_iter().find(|kind| {
         let shape = message::set_declaration(*kind);
         let map = match kind {
-            SetType::Chains => Some(wire::NFT_DATA_VERDICT),
+            _ if kind.leads_to_chains() => Some(wire::NFT_DATA_VERDICT),
             _ => kind.value().map(|value| value.kind),
         };
         (shape.kind, shape.length, shape.flags) == (set.key_type, set.key_len, set.flags.bits())

@@ -220,7 +220,7 @@ fn set_attributes(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
         let [a, b, c, d] = 1u32.to_ne_bytes();
         set = set.bytes(wire::NFTA_SET_USERDATA, &[0, 4, a, b, c, d]);
     }
-    if kind == SetType::Chains {
+    if kind.leads_to_chains() {
         set = set.number(wire::NFTA_SET_DATA_TYPE, wire::NFT_DATA_VERDICT);
     }
     if let Some(value) = kind.value() {
@@ -305,6 +305,10 @@ fn encode_element(key: &[u8], data: &ElementData, kind: SetType) -> Vec<NetlinkA
         (ElementData::Last(last), _) => element_key(key).nest(wire::NFTA_SET_ELEM_KEY_END, data_value(last)),
         (ElementData::Goto(chain), _) => {
             let verdict = expression::encode_verdict(wire::NFT_GOTO, Some(chain));
+            element_key(key).nest(wire::NFTA_SET_ELEM_DATA, verdict)
+        }
+        (ElementData::Jump(chain), _) => {
+            let verdict = expression::encode_verdict(wire::NFT_JUMP, Some(chain));
             element_key(key).nest(wire::NFTA_SET_ELEM_DATA, verdict)
         }
         (ElementData::Value(value), _) => element_key(key).nest(wire::NFTA_SET_ELEM_DATA, data_value(value)),

@@ -209,9 +209,9 @@ pub enum NftAction {
     SetDscp(NftFamily, u8),
     /// Reduces the MSS to the value that the route allows. For packets with SYN.
     ClampMss,
-    /// Goes to the chain that a map has for the field, if any.
+    /// Goes or jumps to the chain that a map has for the fields, if any.
     Dispatch {
-        field: NftField,
+        fields: Vec<NftField>,
         map: String,
     },
     Accept,

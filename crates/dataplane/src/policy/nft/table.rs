@@ -131,6 +131,8 @@ pub enum SetType {
     SourceNets(NftFamily),
     /// Map from interface name to chain.
     Chains,
+    /// Map from protocol and port to chain.
+    PortChains,
     /// Map from address to address.
     Translations(NftFamily),
     /// Map from source and destination address to address.
@@ -164,6 +166,7 @@ impl SetType {
             }
             SetType::PairTranslations(family) => vec![KeyPart::address(family); 2],
             SetType::Ports(family) => vec![KeyPart::address(family), protocol, port],
+            SetType::PortChains => vec![protocol, port],
             SetType::Interfaces | SetType::Chains => vec![interface],
             SetType::Sources(family) | SetType::SourceNets(family) => {
                 vec![interface, KeyPart::address(family)]
@@ -182,7 +185,12 @@ impl SetType {
     }
 
     pub fn is_map(self) -> bool {
-        self == SetType::Chains || self.value().is_some()
+        self.leads_to_chains() || self.value().is_some()
+    }
+
+    /// Whether this is a map to chains.
+    pub fn leads_to_chains(self) -> bool {
+        matches!(self, SetType::Chains | SetType::PortChains)
     }
 
     pub fn is_ranges(self) -> bool {
@@ -205,6 +213,7 @@ pub enum ElementData {
     /// The last key of a range.
     Last(Box<[u8]>),
     Goto(Box<str>),
+    Jump(Box<str>),
     Value(Box<[u8]>),
 }
 
@@ -215,6 +224,10 @@ impl NftElement {
 
     pub fn goto(key: Vec<u8>, chain: &str) -> NftElement {
         NftElement { key: key.into(), data: ElementData::Goto(chain.into()) }
+    }
+
+    pub fn jump(key: Vec<u8>, chain: &str) -> NftElement {
+        NftElement { key: key.into(), data: ElementData::Jump(chain.into()) }
     }
 
     pub fn translation(key: Vec<u8>, value: Vec<u8>) -> NftElement {

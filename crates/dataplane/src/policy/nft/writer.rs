@@ -69,6 +69,7 @@ impl TableWriter {
         let is_clear = !self.unsure
             && self.failure.is_none()
             && diff.refused_count() == 0
+            && !diff.retires_maps()
             && diff.preparations().is_empty();
         is_clear.then(|| diff.operations()).filter(|operations| !operations.is_empty())
     }
@@ -141,23 +142,18 @@ impl TableWriter {
                 self.unsure = false;
                 fresh = true;
             }
-            let preparations = diff.preparations();
-            let preparing = !preparations.is_empty();
-            let operations = if preparing { preparations } else { diff.operations() };
-            if operations.is_empty() {
-                return Ok(());
-            }
+            let Some((stage, operations)) = next_transaction(diff) else { return Ok(()) };
             self.stats.writes += 1;
             let committed = self.kernel.commit(&operations).await;
             let culprits = committed.as_ref().err().map(|refusal| blame::find_rejected(&operations, refusal));
             let refusal = match committed {
-                Ok(()) if preparing => {
-                    diff.prepared();
-                    continue;
-                }
                 Ok(()) => {
-                    diff.done();
-                    return Ok(());
+                    match stage {
+                        TransactionStage::Preparation => diff.prepared(),
+                        TransactionStage::Change => diff.done(),
+                        TransactionStage::Removal => diff.removed(),
+                    }
+                    continue;
                 }
                 Err(refusal) => refusal,
             };
@@ -184,6 +180,30 @@ impl TableWriter {
         }
         Err(TableFailure::new(family, last))
     }
+}
+
+/// The transactions of one change, in this order. Most changes consist of only one.
+#[derive(Clone, Copy)]
+enum TransactionStage {
+    /// Adds sets that have to be filled before rules refer to them.
+    Preparation,
+    Change,
+    /// Removes objects that packets may still use during the change.
+    Removal,
+}
+
+/// Returns the operations of the next transaction; `None` if the kernel's table matches the diff.
+fn next_transaction(diff: &TableDiff) -> Option<(TransactionStage, Vec<TableOperation<'_>>)> {
+    let preparations = diff.preparations();
+    if !preparations.is_empty() {
+        return Some((TransactionStage::Preparation, preparations));
+    }
+    let changes = diff.operations();
+    if !changes.is_empty() {
+        return Some((TransactionStage::Change, changes));
+    }
+    let removals = diff.removals();
+    (!removals.is_empty()).then_some((TransactionStage::Removal, removals))
 }
 
 /// The reason why a transaction was abandoned.

@@ -330,32 +330,38 @@ impl TableDiff {
         }
     }
 
+    /// Whether a map from ports to policies has to be removed. Packets that are evaluated by the rules of the previous
+    /// transaction would no longer find its elements, because the kernel deactivates them at once. So no object is
+    /// removed in the transaction that replaces the rules, but in the next one.
+    pub fn retires_maps(&self) -> bool {
+        let mut retired = self.sets.iter().filter(|name| self.set(name).is_none());
+        let is_map = |name: &String| self.seen.sets.get(name) == Some(&Some(SetType::PortChains));
+        retired.any(is_map) && !self.must_start_over()
+    }
+
     /// Returns the operations that are due, in an order that the kernel accepts: objects are added before they are
-    /// referenced, and removed after the last reference.
+    /// referenced, and removed after the last reference. Excludes removals if a map retires.
     pub fn operations(&self) -> Vec<TableOperation<'_>> {
         if self.must_start_over() {
             return self.everything();
         }
-        let mut plan = OrderedOperations::default();
+        let mut plan = if self.retires_maps() { OrderedOperations::default() } else { self.plan_removals() };
         if !self.seen.there {
             plan.first.push(TableOperation::AddTable);
         }
         for name in &self.chains {
             match (self.chain(name), self.seen.chains.get(name)) {
-                (None, None) => {}
-                (None, Some(_)) => plan.remove_chain(name),
+                (None, _) => {}
                 (Some(chain), None) => plan.add_chain(name, chain),
                 (Some(chain), Some(fingerprint)) if ChainFingerprint::new(chain) == *fingerprint => {}
                 (Some(chain), Some(_)) => plan.refill_chain(name, chain),
             }
         }
         for name in &self.sets {
-            match (self.set(name), self.seen.sets.contains_key(name)) {
-                (Some(set), false) => {
-                    plan.add_set(name, set.kind, self.accepted(name, set).collect());
-                }
-                (None, true) => plan.last.push(TableOperation::DeleteSet { name }),
-                _ => {}
+            if let Some(set) = self.set(name)
+                && !self.seen.sets.contains_key(name)
+            {
+                plan.add_set(name, set.kind, self.accepted(name, set).collect());
             }
         }
         for (name, touched) in &self.elements {
@@ -373,6 +379,43 @@ impl TableDiff {
             plan.change_elements(name, set.kind, differing(true), differing(false));
         }
         plan.in_order()
+    }
+
+    /// Returns the operations that remove the objects which are no longer desired.
+    pub fn removals(&self) -> Vec<TableOperation<'_>> {
+        self.plan_removals().in_order()
+    }
+
+    fn plan_removals(&self) -> OrderedOperations<'_> {
+        let mut plan = OrderedOperations::default();
+        for name in self.surplus_chains() {
+            plan.remove_chain(name);
+        }
+        plan.last.extend(self.surplus_sets().map(|name| TableOperation::DeleteSet { name }));
+        plan
+    }
+
+    fn surplus_chains(&self) -> impl Iterator<Item = &String> {
+        let there = self.chains.iter().filter(|name| self.seen.chains.contains_key(*name));
+        there.filter(|name| self.chain(name).is_none())
+    }
+
+    fn surplus_sets(&self) -> impl Iterator<Item = &String> {
+        let there = self.sets.iter().filter(|name| self.seen.sets.contains_key(*name));
+        there.filter(|name| self.set(name).is_none())
+    }
+
+    /// Records that the kernel has accepted the removals.
+    pub fn removed(&mut self) {
+        for name in self.surplus_chains().cloned().collect::<Vec<_>>() {
+            self.chains.remove(&name);
+            self.seen.chains.remove(&name);
+        }
+        for name in self.surplus_sets().cloned().collect::<Vec<_>>() {
+            self.sets.remove(&name);
+            self.elements.remove(&name);
+            self.seen.sets.remove(&name);
+        }
     }
 
     /// Whether the kernel has an object under one of our names that cannot be changed into the desired one.
@@ -407,6 +450,12 @@ impl TableDiff {
 
     /// Records that the kernel has accepted the operations.
     pub fn done(&mut self) {
+        let mut kept_chains = BTreeSet::new();
+        let mut kept_sets = BTreeSet::new();
+        if self.retires_maps() {
+            kept_chains.extend(self.surplus_chains().cloned());
+            kept_sets.extend(self.surplus_sets().cloned());
+        }
         if self.must_start_over() {
             let chains = self.wanted.chains.keys().chain(self.seen.chains.keys());
             let sets = self.wanted.sets.keys().chain(self.seen.sets.keys());
@@ -414,19 +463,25 @@ impl TableDiff {
         }
         self.seen.there = true;
         self.seen.odd = false;
-        for name in std::mem::take(&mut self.chains) {
+        for name in std::mem::replace(&mut self.chains, kept_chains.clone()) {
+            if kept_chains.contains(&name) {
+                continue;
+            }
             match self.chain(&name).map(ChainFingerprint::new) {
                 Some(fingerprint) => self.seen.chains.insert(name, fingerprint),
                 None => self.seen.chains.remove(&name),
             };
         }
-        for name in std::mem::take(&mut self.sets) {
+        for name in std::mem::replace(&mut self.sets, kept_sets.clone()) {
+            if kept_sets.contains(&name) {
+                continue;
+            }
             match self.set(&name).map(|set| set.kind) {
                 Some(kind) => self.seen.sets.insert(name, Some(kind)),
                 None => self.seen.sets.remove(&name),
             };
         }
-        self.elements.clear();
+        self.elements.retain(|name, _| kept_sets.contains(name));
     }
 }
 

@@ -16,13 +16,29 @@ struct KernelTableModel {
 /// Returns the chain that an element of a map jumps to.
 fn target(element: &NftElement) -> Option<&str> {
     match &element.data {
-        ElementData::Goto(chain) => Some(chain),
+        ElementData::Goto(chain) | ElementData::Jump(chain) => Some(chain),
         _ => None,
     }
 }
 
 impl KernelTableModel {
     fn take(&mut self, operations: &[TableOperation<'_>]) {
+        let is_removal = |operation: &TableOperation<'_>| {
+            use TableOperation::{DeleteChain, DeleteSet, FlushChain};
+            matches!(operation, FlushChain { .. } | DeleteChain { .. } | DeleteSet { .. })
+        };
+        let started_over =
+            operations.iter().any(|operation| matches!(operation, TableOperation::DeleteTable));
+        let retires = |operation: &TableOperation<'_>| {
+            let TableOperation::DeleteSet { name } = operation else { return false };
+            self.table.sets.get(*name).is_some_and(|set| set.kind == SetType::PortChains)
+        };
+        if operations.iter().any(retires) && !started_over {
+            assert!(
+                operations.iter().all(is_removal),
+                "a map is removed together with changes: {operations:?}"
+            );
+        }
         for operation in operations {
             self.take_one(operation);
         }
@@ -31,6 +47,9 @@ impl KernelTableModel {
             for action in &rule.actions {
                 if let NftAction::Jump(to) | NftAction::Goto(to) = action {
                     assert!(chains.contains(to), "a rule leads to {to}, which is not there");
+                }
+                if let NftAction::Dispatch { map, .. } = action {
+                    assert!(self.table.sets.contains_key(map), "a rule reads {map}, which is not there");
                 }
             }
             for condition in &rule.matches {
@@ -99,6 +118,8 @@ enum HistoryStep {
     Drop(u8),
     Member(u8, bool),
     Net(u8, bool),
+    /// Replaces the map to the chains of policies; 3 removes it.
+    Ports(u8),
     /// Applies all differences to the model.
     Commit,
     /// Simulates a change by another program: removes the rules of a chain, an element, or everything.
@@ -112,6 +133,8 @@ fn step() -> impl Strategy<Value = HistoryStep> {
         (0..4u8).prop_map(HistoryStep::Drop),
         (0..6u8, any::<bool>()).prop_map(|(member, there)| HistoryStep::Member(member, there)),
         (0..3u8, any::<bool>()).prop_map(|(net, there)| HistoryStep::Net(net, there)),
+        (0..4u8).prop_map(HistoryStep::Ports),
+        (0..4u8).prop_map(HistoryStep::Ports),
         Just(HistoryStep::Commit),
         Just(HistoryStep::Commit),
         (0..3u8).prop_map(HistoryStep::Meddle),
@@ -154,6 +177,25 @@ fn happens(step: &HistoryStep, diff: &mut TableDiff, model: &mut KernelTableMode
             let rules = vec![NftRule::new(matches, vec![NftAction::Accept])];
             diff.put_chain("user".into(), NftChain { hook: None, rules });
         }
+        HistoryStep::Ports(number) => {
+            for other in 0..3u8 {
+                let (map, policy) = (format!("ports-{other}"), format!("policy-{other}"));
+                if other == *number {
+                    diff.put_chain(policy.clone(), NftChain::default());
+                    diff.put_set(map.clone(), SetType::PortChains);
+                    diff.insert(&map, NftElement::jump(vec![other], &policy));
+                    let dispatch = NftAction::Dispatch { fields: Vec::new(), map };
+                    let rules = vec![NftRule::new(Vec::new(), vec![dispatch])];
+                    diff.put_chain("list".into(), NftChain { hook: None, rules });
+                } else {
+                    diff.drop_set(&map);
+                    diff.drop_chain(&policy);
+                }
+            }
+            if *number == 3 {
+                diff.drop_chain("list");
+            }
+        }
         HistoryStep::Commit => commit(diff, model),
         HistoryStep::Meddle(0) => {
             if let Some(chain) = model.table.chains.values_mut().next() {
@@ -183,6 +225,8 @@ fn commit(diff: &mut TableDiff, model: &mut KernelTableModel) {
     }
     model.take(&diff.operations());
     diff.done();
+    model.take(&diff.removals());
+    diff.removed();
 }
 
 proptest! {
@@ -199,7 +243,26 @@ proptest! {
         commit(&mut diff, &mut model);
         prop_assert_eq!(&model.table, diff.wanted());
         prop_assert!(diff.operations().is_empty() && diff.preparations().is_empty());
+        prop_assert!(diff.removals().is_empty() && !diff.retires_maps());
     }
+}
+
+#[test]
+fn replaced_port_maps_outlive_the_change() {
+    let (mut diff, mut model) = (TableDiff::new(), KernelTableModel::default());
+    for step in [HistoryStep::Ports(0), HistoryStep::Commit, HistoryStep::Ports(1)] {
+        happens(&step, &mut diff, &mut model);
+    }
+    assert!(diff.retires_maps());
+    model.take(&diff.operations());
+    diff.done();
+    let left: Vec<&String> = model.table.sets.keys().collect();
+    assert_eq!(left, ["ports-0", "ports-1"], "rules of the previous transaction still find their map");
+    assert!(model.table.chains.contains_key("policy-0"));
+    // The map is needed again before it was removed.
+    happens(&HistoryStep::Ports(0), &mut diff, &mut model);
+    commit(&mut diff, &mut model);
+    assert_eq!(&model.table, diff.wanted());
 }
 
 #[test]

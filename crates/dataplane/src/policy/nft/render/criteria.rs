@@ -4,11 +4,10 @@
 
 use super::super::ranges;
 use super::super::rule::{NftFamily, NftField, NftMatch, NftTest};
+use super::dispatch::PROTOCOLS_WITH_PORTS;
 use super::names;
 use super::{KnownSets, PolicyStage};
 use tortie_plan::{IcmpMatch, IpVersion, PlannedRule, PolicyDirection, RuleAction, RuleSide, SetId, SetKind};
-
-const PROTOCOLS_WITH_PORTS: [u8; 4] = [6, 17, 132, 136];
 
 /// Conjunction of matches.
 type MatchConjunction = Vec<NftMatch>;

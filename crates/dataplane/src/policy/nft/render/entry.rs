@@ -289,7 +289,7 @@ impl BaseChainRenderer<'_> {
 }
 
 fn dispatch(field: NftField, map: &str) -> NftRule {
-    NftRule::new(Vec::new(), vec![NftAction::Dispatch { field, map: map.into() }])
+    NftRule::new(Vec::new(), vec![NftAction::Dispatch { fields: vec![field], map: map.into() }])
 }
 
 fn closed(comment: &str) -> NftRule {

@@ -5,7 +5,7 @@ use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface};
 use super::super::table::{NftChain, NftElement};
 use super::workloads::tracked;
-use super::{PolicyStage, TierRenderer, names};
+use super::{DispatchedRules, PolicyStage, TierRenderer, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_plan::{HostEndpointAssignment, HostEndpointPolicy, PolicyDirection, PortInterval};
@@ -16,6 +16,8 @@ pub struct HostChains {
     pub chains: BTreeMap<String, NftChain>,
     /// Maps from interface to chain.
     pub maps: BTreeMap<String, BTreeSet<NftElement>>,
+    /// Maps from protocol and port to the chains of policies.
+    pub port_maps: BTreeMap<String, BTreeSet<NftElement>>,
     /// The rules that jump to the chains; empty for hooks without policy.
     pub hooks: HookRules,
 }
@@ -106,7 +108,7 @@ pub fn render(
     assignment: &HostEndpointAssignment,
     tiers: TierRenderer<'_>,
 ) -> HostChains {
-    let renderer = HostRenderer { endpoints, assignment, tiers };
+    let renderer = HostRenderer { endpoints, assignment, tiers: tiers.for_hosts() };
     let mut part = HostChains::default();
     if assignment.specific.is_empty() && assignment.everywhere.is_none() {
         return part;
@@ -155,8 +157,10 @@ impl HostRenderer<'_> {
             return Vec::new();
         }
         for (name, endpoint) in active {
-            let chain = NftChain { hook: None, rules: self.decision_rules(decision, endpoint) };
-            part.chains.insert(chain_name(decision, name), chain);
+            let DispatchedRules { rules, maps, chains } = self.decision_rules(decision, endpoint);
+            part.port_maps.extend(maps);
+            part.chains.extend(chains);
+            part.chains.insert(chain_name(decision, name), NftChain { hook: None, rules });
         }
         let field = match decision.direction() {
             PolicyDirection::Ingress => NftField::InInterface,
@@ -170,7 +174,7 @@ impl HostRenderer<'_> {
             part.maps.insert(decision.map().into(), elements.collect());
             rules.push(NftRule::new(
                 Vec::new(),
-                vec![NftAction::Dispatch { field, map: decision.map().into() }],
+                vec![NftAction::Dispatch { fields: vec![field], map: decision.map().into() }],
             ));
         }
         if let Some(name) = everywhere {
@@ -180,33 +184,35 @@ impl HostRenderer<'_> {
     }
 
     /// Returns the rules of one endpoint for one decision.
-    fn decision_rules(&self, decision: HostDecision, endpoint: &HostEndpointPolicy) -> Vec<NftRule> {
+    fn decision_rules(&self, decision: HostDecision, endpoint: &HostEndpointPolicy) -> DispatchedRules {
         let direction = decision.direction();
         let mut rules = Vec::new();
+        let mut policies = DispatchedRules::default();
         match decision {
             HostDecision::Local(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
                 rules.push(jump_to_failsafes(direction, false));
-                rules.extend(self.tiers.with_profiles(&endpoint.tiers, &endpoint.profiles, direction));
+                policies = self.tiers.with_profiles(&endpoint.tiers, &endpoint.profiles, direction);
             }
             HostDecision::Forward(_) => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
-                rules.extend(self.tiers.only(&endpoint.forward, direction, PolicyStage::Forward));
+                policies = self.tiers.only(&endpoint.forward, direction, PolicyStage::Forward);
             }
             HostDecision::PreDnat if endpoint.pre_dnat.is_empty() => {}
             HostDecision::PreDnat => {
                 rules.extend(tracked(self.tiers.settings.drop_invalid));
                 rules.push(jump_to_failsafes(direction, false));
-                rules.extend(self.tiers.only(&endpoint.pre_dnat, direction, PolicyStage::PreDnat));
+                policies = self.tiers.only(&endpoint.pre_dnat, direction, PolicyStage::PreDnat);
             }
             HostDecision::Untracked(_) if endpoint.untracked.is_empty() => {}
             HostDecision::Untracked(_) => {
                 rules.push(jump_to_failsafes(direction, false));
                 rules.push(jump_to_failsafes(direction, true));
-                rules.extend(self.tiers.only(&endpoint.untracked, direction, PolicyStage::Untracked));
+                policies = self.tiers.only(&endpoint.untracked, direction, PolicyStage::Untracked);
             }
         }
-        rules
+        rules.append(&mut policies.rules);
+        DispatchedRules { rules, ..policies }
     }
 
     /// Returns the rules for packets that no policy may deny: by destination port, or by source port for their replies.

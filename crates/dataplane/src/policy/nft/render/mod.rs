@@ -3,6 +3,7 @@
 mod allowed;
 pub mod arp;
 mod criteria;
+mod dispatch;
 pub mod dscp;
 pub mod entry;
 pub mod floating;
@@ -16,6 +17,7 @@ pub mod tunnels;
 pub mod workloads;
 
 pub use allowed::{MarkedHook, POLICY_PRIORITY};
+pub use dispatch::{DispatchedRules, PortKey, port_keys};
 pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule, has_proxy_rule};
 pub use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
 

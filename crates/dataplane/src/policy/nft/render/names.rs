@@ -1,9 +1,12 @@
 //! Names of kernel objects: readable, and independent of earlier state.
 
-use super::super::rule::NftFamily;
+use super::super::rule::{NftFamily, NftRule};
+use super::super::table::NftElement;
 use super::PolicyStage;
+use std::collections::BTreeSet;
 use std::fmt::Display;
-use tortie_plan::{PolicyDirection, PolicyId, SetId};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use tortie_plan::{EndpointTier, PolicyDirection, PolicyId, SetId};
 
 /// The kernel's limit, without the terminating NUL.
 const MAX_NAME_BYTES: usize = 255;
@@ -74,6 +77,35 @@ pub fn profile(name: &str, direction: PolicyDirection) -> String {
     fitting(format!("{}-profile/", direction_text(direction)), name)
 }
 
+/// Returns the name of the chain for a list of policies and profiles. Lists with the same content have the same name.
+pub fn policy_list(direction: PolicyDirection, tiers: &[EndpointTier], profiles: &[String]) -> String {
+    let tiers = tiers.iter().filter(|tier| !tier.policies(direction).is_empty());
+    let content: Vec<_> = tiers.map(|tier| (&tier.name, tier.end, tier.policies(direction))).collect();
+    format!("policies-{}-{}", direction_text(direction), content_digest(&(content, profiles)))
+}
+
+/// Returns the name of a map from protocol and port to policies.
+pub fn port_map(prefix: &str, direction: PolicyDirection, elements: &BTreeSet<NftElement>) -> String {
+    format!("{prefix}ports-{}-{}", direction_text(direction), content_digest(elements))
+}
+
+/// Returns the name of the chain with the policies for one key of such a map.
+pub fn candidates(prefix: &str, direction: PolicyDirection, rules: &[NftRule]) -> String {
+    format!("{prefix}candidates-{}-{}", direction_text(direction), content_digest(&rules))
+}
+
+/// Returns a digest of 128 bits, which makes it infeasible to choose the names of objects so that two different lists
+/// collide.
+fn content_digest(content: &impl Hash) -> String {
+    let half = |number: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(number);
+        content.hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}", half(0), half(1))
+}
+
 pub fn workload(interface: &str, direction: PolicyDirection) -> String {
     match direction {
         PolicyDirection::Ingress => format!("to-{interface}"),
@@ -94,7 +126,6 @@ pub fn fitting(prefix: String, rest: impl Display) -> String {
 }
 
 pub fn fitting_in(limit: usize, mut name: String) -> String {
-    use std::hash::{DefaultHasher, Hash, Hasher};
     if name.len() > limit {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);

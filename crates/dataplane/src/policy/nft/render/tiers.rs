@@ -1,6 +1,7 @@
 //! Renders the evaluation order of the tiers and profiles of one endpoint as a list of jumps.
 
-use super::super::rule::{NftAction, NftMatch, NftRule};
+use super::super::rule::{NftAction, NftRule};
+use super::dispatch::{DispatchedRules, JumpRenderer, PolicyJump, port_keys};
 use super::policy::{deny, has_pass_rule, has_proxy_rule};
 use super::{PolicyStage, names};
 use std::collections::BTreeMap;
@@ -19,9 +20,16 @@ pub struct TierRenderer<'p> {
     pub policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
     pub profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
     pub settings: &'p PolicySettings,
+    /// First part of the names of maps and chains that the rules of one list refer to.
+    pub prefix: &'static str,
 }
 
 impl TierRenderer<'_> {
+    /// Returns a renderer for the lists of host endpoints, whose objects are separate from those of workloads.
+    pub fn for_hosts(self) -> Self {
+        TierRenderer { prefix: "host-", ..self }
+    }
+
     /// Returns the rules for all tiers, followed by the profiles. Packets that none of them allows are denied at the
     /// end.
     pub fn with_profiles(
@@ -29,23 +37,24 @@ impl TierRenderer<'_> {
         tiers: &[EndpointTier],
         profiles: &[String],
         direction: PolicyDirection,
-    ) -> Vec<NftRule> {
-        let (mut rules, ended) = self.tiers(tiers, direction, PolicyStage::Normal);
+    ) -> DispatchedRules {
+        let (mut rendered, ended) = self.tiers(tiers, direction, PolicyStage::Normal);
         if ended {
-            return rules;
+            return rendered;
         }
         for name in profiles {
             let Some(profile) = self.profiles.get(name) else {
-                rules.push(self.end(PolicyStage::Normal).says(format!("profile {name} is missing")));
-                return rules;
+                let end = self.end(PolicyStage::Normal).says(format!("profile {name} is missing"));
+                rendered.rules.push(end);
+                return rendered;
             };
             if !profile.rules(direction).is_empty() {
                 let jump = NftAction::Jump(names::profile(name, direction));
-                rules.push(NftRule::new(Vec::new(), vec![jump]));
+                rendered.rules.push(NftRule::new(Vec::new(), vec![jump]));
             }
         }
-        rules.push(self.end(PolicyStage::Normal).says(NO_PROFILE_COMMENT));
-        rules
+        rendered.rules.push(self.end(PolicyStage::Normal).says(NO_PROFILE_COMMENT));
+        rendered
     }
 
     /// Returns the rules for all tiers; packets without a decision continue behind them.
@@ -54,17 +63,12 @@ impl TierRenderer<'_> {
         tiers: &[EndpointTier],
         direction: PolicyDirection,
         stage: PolicyStage,
-    ) -> Vec<NftRule> {
+    ) -> DispatchedRules {
         self.tiers(tiers, direction, stage).0
     }
 
     fn end(&self, stage: PolicyStage) -> NftRule {
         NftRule::new(Vec::new(), vec![NftAction::Count, deny(stage, self.settings)])
-    }
-
-    /// Returns the condition that excludes packets which an earlier policy of the tier may have passed.
-    fn unless_passed(&self, may_have_passed: bool) -> Vec<NftMatch> {
-        if may_have_passed { vec![NftMatch::mark(self.settings.marks.passed).not()] } else { Vec::new() }
     }
 
     /// Returns the jumps, and whether they decide about every packet.
@@ -73,39 +77,48 @@ impl TierRenderer<'_> {
         tiers: &[EndpointTier],
         direction: PolicyDirection,
         stage: PolicyStage,
-    ) -> (Vec<NftRule>, bool) {
-        let mut rules = Vec::new();
+    ) -> (DispatchedRules, bool) {
+        let jumps = JumpRenderer { prefix: self.prefix, direction, passed: self.settings.marks.passed };
+        let mut rendered = DispatchedRules::default();
         for tier in tiers {
-            // Policies after one with Pass rules must skip the packets that it passed.
-            let mut may_have_passed = false;
-            let mut enforced = false;
-            for id in tier.policies(direction) {
-                enforced |= !id.kind.is_staged();
-                let of_policy =
-                    self.policies.get(id).map(|policy| policy.rules(direction)).unwrap_or_default();
-                if of_policy.is_empty() {
-                    continue;
-                }
-                let shared = stage == PolicyStage::Forward && !has_proxy_rule(of_policy);
-                let chain_stage = if shared { PolicyStage::Normal } else { stage };
-                let jump = NftAction::Jump(names::policy(id, direction, chain_stage));
-                rules.push(NftRule::new(self.unless_passed(may_have_passed), vec![jump]));
-                may_have_passed |= !id.kind.is_staged() && has_pass_rule(of_policy);
-            }
+            let policies = self.jumps(tier.policies(direction), direction, stage);
+            let may_have_passed = jumps.add_policies(&policies, &mut rendered);
+            let enforced = tier.policies(direction).iter().any(|id| !id.kind.is_staged());
             let denies = tier.end == TierDefaultAction::Deny
                 && matches!(stage, PolicyStage::Normal | PolicyStage::Forward);
             if enforced && denies {
                 let mut end = self.end(stage).says(format!("{TIER_END_COMMENT}{}", tier.name));
-                end.matches = self.unless_passed(may_have_passed);
-                rules.push(end);
+                end.matches = jumps.unless_passed(may_have_passed);
+                rendered.rules.push(end);
                 if !may_have_passed {
-                    return (rules, true);
+                    return (rendered, true);
                 }
             }
             if may_have_passed {
-                rules.push(NftRule::new(Vec::new(), vec![NftAction::ClearMark(self.settings.marks.passed)]));
+                let clear = NftAction::ClearMark(self.settings.marks.passed);
+                rendered.rules.push(NftRule::new(Vec::new(), vec![clear]));
             }
         }
-        (rules, false)
+        (rendered, false)
+    }
+
+    /// Returns the jumps to the policies that have rules.
+    fn jumps(&self, ids: &[PolicyId], direction: PolicyDirection, stage: PolicyStage) -> Vec<PolicyJump> {
+        let mut jumps = Vec::new();
+        for id in ids {
+            let Some(policy) = self.policies.get(id) else { continue };
+            let rules = policy.rules(direction);
+            if rules.is_empty() {
+                continue;
+            }
+            let shared = stage == PolicyStage::Forward && !has_proxy_rule(rules);
+            let chain_stage = if shared { PolicyStage::Normal } else { stage };
+            jumps.push(PolicyJump {
+                chain: names::policy(id, direction, chain_stage),
+                keys: port_keys(rules),
+                may_pass: !id.kind.is_staged() && has_pass_rule(rules),
+            });
+        }
+        jumps
     }
 }

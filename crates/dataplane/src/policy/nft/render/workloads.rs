@@ -3,10 +3,10 @@
 use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface, state};
 use super::super::table::{NftChain, NftElement, address_bytes, join};
-use super::{TierRenderer, names};
+use super::names;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr};
-use tortie_plan::{DirectionQos, PolicyDirection, WorkloadPolicy};
+use tortie_plan::{DirectionQos, PolicyDirection, PolicySettings, WorkloadPolicy};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -46,18 +46,20 @@ pub fn connections(limits: DirectionQos) -> Option<NftChain> {
     Some(NftChain { hook: None, rules: vec![rule] })
 }
 
-/// Renders the chain of one workload in one direction.
+/// Renders the chain of one workload in one direction if the workload is administratively down.
+pub fn down() -> NftChain {
+    let down = NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Drop]).says("down");
+    NftChain { hook: None, rules: vec![down] }
+}
+
+/// Renders the chain of one workload in one direction. `list` is the chain of its policies and profiles.
 pub fn chain(
     policy: &WorkloadPolicy,
     limits: DirectionQos,
     direction: PolicyDirection,
-    tiers: TierRenderer<'_>,
+    settings: &PolicySettings,
+    list: &str,
 ) -> NftChain {
-    let settings = tiers.settings;
-    if !policy.up {
-        let down = NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Drop]).says("down");
-        return NftChain { hook: None, rules: vec![down] };
-    }
     let packets = limits.packets.map(|rate| {
         let actions = vec![NftAction::Over(rate), NftAction::Count, NftAction::Drop];
         NftRule::new(Vec::new(), actions).says("too many packets")
@@ -85,7 +87,7 @@ pub fn chain(
             rules.push(rule.says("workloads may not encapsulate"));
         }
     }
-    rules.extend(tiers.with_profiles(&policy.tiers, &policy.profiles, direction));
+    rules.push(NftRule::new(Vec::new(), vec![NftAction::Goto(list.to_owned())]));
     NftChain { hook: None, rules }
 }
 

@@ -72,7 +72,9 @@ impl PolicyTableState {
 
     /// Returns the workloads that each of the given chains belongs to.
     fn chain_owners(&self, wanted: &BTreeSet<&str>) -> Vec<(String, Vec<WorkloadId>)> {
-        let mut owners = Vec::new();
+        let lists = self.workloads.list_objects().filter(|(name, _)| wanted.contains(name));
+        let mut owners: Vec<_> =
+            lists.map(|(name, users)| (name.to_owned(), users.cloned().collect())).collect();
         for direction in DIRECTIONS {
             for (interface, ids) in self.workloads.claims() {
                 for chain in [names::workload(interface, direction), names::connections(interface, direction)]

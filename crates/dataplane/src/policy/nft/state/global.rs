@@ -97,6 +97,9 @@ impl GlobalChains {
         for (name, elements) in host_chains.maps {
             table.sets.insert(name, NftSet { kind: SetType::Chains, elements });
         }
+        for (name, elements) in host_chains.port_maps {
+            table.sets.insert(name, NftSet { kind: SetType::PortChains, elements });
+        }
         let covered = host_chains.hooks.covered.interfaces;
         if !covered.is_empty() {
             let set = NftSet { kind: SetType::Interfaces, elements: covered };

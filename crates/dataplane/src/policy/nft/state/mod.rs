@@ -4,6 +4,7 @@
 mod failures;
 mod global;
 mod hosts;
+mod lists;
 mod policies;
 mod sets;
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::super::diff::TableDiff;
 use super::super::render::{
-    PolicyOrProfile, PolicyStage, RuleRenderer, TierRenderer, has_pass_rule, has_proxy_rule, names,
+    PolicyOrProfile, PolicyStage, PortKey, RuleRenderer, TierRenderer, has_pass_rule, has_proxy_rule, names,
+    port_keys,
 };
 use super::hosts::HostEndpoints;
 use super::{DIRECTIONS, put};
@@ -37,7 +38,7 @@ impl PolicyChains {
     }
 
     pub fn tier_renderer<'p>(&'p self, settings: &'p PolicySettings) -> TierRenderer<'p> {
-        TierRenderer { policies: &self.policies, profiles: &self.profiles, settings }
+        TierRenderer { policies: &self.policies, profiles: &self.profiles, settings, prefix: "" }
     }
 
     /// Sets or removes a policy. Returns whether the chains of its endpoints are stale.
@@ -133,11 +134,25 @@ impl PolicyChains {
     }
 }
 
+/// Properties of a policy in one direction that chains of endpoints depend on.
+#[derive(PartialEq, Eq)]
+struct PolicyShape {
+    is_empty: bool,
+    has_pass_rule: bool,
+    has_proxy_rule: bool,
+    port_keys: Option<BTreeSet<PortKey>>,
+}
+
 /// Returns the properties of a policy that chains of endpoints depend on.
-fn policy_shape(policy: &PlannedPolicy) -> [[bool; 3]; 2] {
+fn policy_shape(policy: &PlannedPolicy) -> [PolicyShape; 2] {
     DIRECTIONS.map(|direction| {
         let rules = policy.rules(direction);
-        [rules.is_empty(), has_pass_rule(rules), has_proxy_rule(rules)]
+        PolicyShape {
+            is_empty: rules.is_empty(),
+            has_pass_rule: has_pass_rule(rules),
+            has_proxy_rule: has_proxy_rule(rules),
+            port_keys: port_keys(rules),
+        }
     })
 }
 

@@ -4,21 +4,20 @@ use super::super::diff::TableDiff;
 use super::super::render::{TierRenderer, WorkloadInterfaces, names, workloads};
 use super::super::rule::{NftFamily, interface};
 use super::super::table::{NftElement, SetType};
-use super::hosts::policies_of;
+use super::lists::PolicyLists;
 use super::{DIRECTIONS, PolicyTables, put};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tortie_plan::{
-    DirectionQos, FloatingIp, PlannedWorkload, PolicyDirection, PolicyId, QosSettings, WorkloadId,
-    WorkloadPolicy,
+    DirectionQos, FloatingIp, PlannedWorkload, PolicyDirection, PolicyId, PolicySettings, QosSettings,
+    WorkloadId, WorkloadPolicy,
 };
 
 #[derive(Default)]
 pub struct WorkloadEndpoints {
     policies: BTreeMap<WorkloadId, WorkloadPolicy>,
     traits: BTreeMap<WorkloadId, WorkloadTraits>,
-    /// Workloads by the policies that apply to them.
-    users: BTreeMap<PolicyId, BTreeSet<WorkloadId>>,
+    lists: PolicyLists,
     /// Workloads that claim an interface; the first in order owns it.
     claims: BTreeMap<String, BTreeSet<WorkloadId>>,
     /// Interfaces that have to be rendered again.
@@ -77,9 +76,16 @@ impl WorkloadEndpoints {
         self.claims.get(interface).into_iter().flatten()
     }
 
+    /// Returns the chains and maps of policy lists, with the workloads that use them.
+    pub fn list_objects(&self) -> impl Iterator<Item = (&str, impl Iterator<Item = &WorkloadId>)> {
+        self.lists.objects().map(|(name, interfaces)| {
+            (name, interfaces.iter().flat_map(|interface| self.claimants(interface)))
+        })
+    }
+
     /// Returns the workloads that a policy applies to.
     pub fn users_of_policy(&self, id: &PolicyId) -> impl Iterator<Item = &WorkloadId> {
-        self.users.get(id).into_iter().flatten()
+        self.lists.interfaces_of_policy(id).flat_map(|interface| self.claimants(interface))
     }
 
     /// Returns the workloads that a profile applies to.
@@ -128,9 +134,7 @@ impl WorkloadEndpoints {
             self.claims.entry(new.interface.clone()).or_default().insert(id.clone());
             self.stale.insert(new.interface.clone());
         }
-        let old = put(&mut self.policies, id, policy.cloned());
-        self.update_users(id, old.as_ref(), policy);
-        if let Some(old) = old {
+        if let Some(old) = put(&mut self.policies, id, policy.cloned()) {
             if policy.is_none_or(|new| new.interface != old.interface) {
                 remove_member(&mut self.claims, &old.interface, id);
             }
@@ -138,33 +142,19 @@ impl WorkloadEndpoints {
         }
     }
 
-    /// Updates `users` after a change of a workload's policy.
-    fn update_users(&mut self, id: &WorkloadId, old: Option<&WorkloadPolicy>, new: Option<&WorkloadPolicy>) {
-        let old: BTreeSet<&PolicyId> = old.iter().flat_map(|policy| policies_of(&policy.tiers)).collect();
-        let new: BTreeSet<&PolicyId> = new.iter().flat_map(|policy| policies_of(&policy.tiers)).collect();
-        for policy in new.difference(&old) {
-            self.users.entry((*policy).clone()).or_default().insert(id.clone());
-        }
-        for policy in old.difference(&new) {
-            remove_member(&mut self.users, policy, id);
-        }
-    }
-
     pub fn mark_all(&mut self) {
         self.stale.extend(self.claims.keys().cloned());
+        self.lists.mark_all();
     }
 
-    /// Schedules the workloads that a policy applies to.
+    /// Schedules the lists that contain a policy.
     pub fn mark_users_of_policy(&mut self, id: &PolicyId) {
-        let users = self.users.get(id).into_iter().flatten();
-        let policies = users.filter_map(|user| self.policies.get(user));
-        self.stale.extend(policies.map(|policy| policy.interface.clone()));
+        self.lists.mark_users_of_policy(id);
     }
 
-    /// Schedules the workloads that a profile applies to.
+    /// Schedules the lists that contain a profile.
     pub fn mark_users_of_profile(&mut self, name: &String) {
-        let users = self.policies.values().filter(|policy| policy.profiles.contains(name));
-        self.stale.extend(users.map(|policy| policy.interface.clone()));
+        self.lists.mark_users_of_profile(name);
     }
 
     /// Renders the set of interfaces of workloads with a proxy. The set exists only while rules refer to it.
@@ -186,11 +176,10 @@ impl WorkloadEndpoints {
 
     /// Returns the workload that owns an interface.
     fn owner(&self, interface: &str) -> Option<(&WorkloadId, &WorkloadPolicy)> {
-        let id = self.claims.get(interface)?.first()?;
-        Some((id, self.policies.get(id)?))
+        find_owner(&self.claims, &self.policies, interface)
     }
 
-    /// Renders the changed interfaces. Returns whether there were any.
+    /// Renders the changed interfaces and policy lists. Returns whether there were any interfaces.
     pub fn render(
         &mut self,
         tables: &mut PolicyTables,
@@ -199,11 +188,14 @@ impl WorkloadEndpoints {
     ) -> bool {
         let stale = std::mem::take(&mut self.stale);
         for name in &stale {
-            let owner = self.owner(name);
+            let owner = find_owner(&self.claims, &self.policies, name);
             let policy = owner.map(|(_, policy)| policy);
             let unknown = WorkloadTraits::default();
             let traits = owner.and_then(|(id, _)| self.traits.get(id)).unwrap_or(&unknown);
-            render_chains(&mut tables.policy, name, policy, traits, tiers);
+            if policy.is_none_or(|policy| !policy.up) {
+                self.lists.release(name);
+            }
+            render_chains(&mut tables.policy, name, policy, traits, tiers.settings, &mut self.lists);
             let is_up = policy.is_some_and(|policy| policy.up);
             tables.policy.put_element(names::UP_WORKLOADS_SET, NftElement::key(interface(name)), is_up);
             let uncovered = policy.is_some() && !interfaces.is_covered(name);
@@ -211,8 +203,19 @@ impl WorkloadEndpoints {
             render_uncovered(&mut tables.arp, name, uncovered);
             render_sources(tables, name, policy, traits);
         }
+        self.lists.render(&mut tables.policy, tiers);
         !stale.is_empty()
     }
+}
+
+/// Returns the workload that owns an interface.
+fn find_owner<'w>(
+    claims: &'w BTreeMap<String, BTreeSet<WorkloadId>>,
+    policies: &'w BTreeMap<WorkloadId, WorkloadPolicy>,
+    interface: &str,
+) -> Option<(&'w WorkloadId, &'w WorkloadPolicy)> {
+    let id = claims.get(interface)?.first()?;
+    Some((id, policies.get(id)?))
 }
 
 /// Renders the chains of one interface and its entries in the maps that lead to them.
@@ -221,7 +224,8 @@ fn render_chains(
     name: &str,
     policy: Option<&WorkloadPolicy>,
     traits: &WorkloadTraits,
-    tiers: TierRenderer<'_>,
+    settings: &PolicySettings,
+    lists: &mut PolicyLists,
 ) {
     for direction in DIRECTIONS {
         let map = match direction {
@@ -233,7 +237,14 @@ fn render_chains(
         diff.set_chain(names::connections(name, direction), connections);
         let chain = names::workload(name, direction);
         diff.put_element(map, NftElement::goto(interface(name), &chain), policy.is_some());
-        diff.set_chain(chain, policy.map(|policy| workloads::chain(policy, limits, direction, tiers)));
+        let rendered = policy.map(|policy| {
+            if !policy.up {
+                return workloads::down();
+            }
+            let list = lists.assign(name, direction, policy);
+            workloads::chain(policy, limits, direction, settings, &list)
+        });
+        diff.set_chain(chain, rendered);
     }
 }
 
