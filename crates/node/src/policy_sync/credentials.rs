@@ -288,7 +288,7 @@ mod tests {
             .to_string()
     }
 
-    /// Returns credentials for a workload of their own.
+    /// Returns credentials for a workload whose name contains the UID.
     fn file(uid: &str) -> String {
         file_for(uid, &format!("web-{uid}"))
     }

@@ -218,7 +218,7 @@ impl SyncHub {
         Some(messages)
     }
 
-    /// Records what a message tells the client of a subscriber. Called when the message is sent.
+    /// Updates the state of a subscriber after a message has been sent to its client.
     pub fn record_sent(&self, id: SubscriberId, message: &OutgoingMessage) {
         match message {
             OutgoingMessage::InSync => self.set_in_sync(id),
@@ -417,7 +417,7 @@ mod tests {
         // A message about the old endpoint was still on its way.
         stale.iter().for_each(|message| fixture.hub.record_sent(id, message));
         assert!(!fixture.is_live());
-        // The new endpoint is equal to the old one, and the client has not been told of the removal.
+        // The new endpoint is equal to the old one, and the client has not received the removal.
         fixture.put_endpoint(Some(WorkloadPolicy::default()));
         assert!(!fixture.is_live());
         fixture.send_all(id);

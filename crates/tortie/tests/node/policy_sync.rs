@@ -438,7 +438,7 @@ fn hostile_clients_do_not_disturb_the_proxy() {
     let socket = format!("unix://{}", path.display());
     let runtime = Runtime::new().unwrap();
     let attack = runtime.spawn(attack(socket));
-    // Meanwhile the node serves its other clients.
+    // During the attack the node serves its other clients.
     world.must("ADD", "c3", &late.path(), &world.config());
     apply_policy(&world, "POST", "all()");
     proxy.read_until(|plan| {

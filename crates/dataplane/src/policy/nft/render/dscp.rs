@@ -63,8 +63,8 @@ pub fn render(
 }
 
 impl DscpChains {
-    /// Adds rules for the first packets of TCP connections from a workload of the mesh to one on this node. There are
-    /// none while the set of these workloads is not known.
+    /// Adds rules for the first packets of TCP connections from a workload of the mesh to one on this node. Without
+    /// the set of these workloads no rule is added.
     fn add_ambient(
         &mut self,
         dscp: u8,
