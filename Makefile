@@ -87,6 +87,8 @@ soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer content
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test lab without_any_hub
+	TORTIE_CHECKS=100000 $(CARGO) test --locked -p tortie-l7 --test proxy differential -- --nocapture
+	TORTIE_REQUESTS=5000 TORTIE_SEED=$$(shuf -i 1-1000000000 -n 1) $(CARGO) test --locked -p tortie --test lab l7::differential -- --nocapture
 	TORTIE_WATCHERS=100 $(CARGO) test --locked -p tortie-apiserver --test server watches -- --nocapture
 	TORTIE_HISTORIES=2000 $(CARGO) test --locked -p tortie-apiserver --test server differential -- --nocapture
 	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture

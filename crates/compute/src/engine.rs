@@ -587,6 +587,7 @@ impl PlanCompute {
         }
         self.policies.set_http_rules(self.parameters.http_rules_without_proxy);
         self.policies.set_policy_sync(!self.parameters.policy_sync_path_prefix.is_empty());
+        self.policies.set_ambient(self.parameters.istio_ambient_mode);
         self.nat.set_policy(self.parameters.nat_policy());
         self.proxied
             .configure(self.parameters.local_subnet_l2_reachability == L2Reachability::PodsAndLoadBalancers);

@@ -74,6 +74,7 @@ impl NodeParameters {
             service_loop: self.service_loop_prevention,
             marks: self.marks(),
             metadata: self.metadata(),
+            ambient_dscp: self.istio_ambient_mode.then_some(self.istio_dscp_mark.0),
         }
     }
 
@@ -242,6 +243,8 @@ mod tests {
         assert!(policy("CutDeniedFlows", "true").cut_denied_flows);
         assert_eq!(policy("ServiceLoopPrevention", "Reject").service_loop, Some(DenyAction::Reject));
         assert_eq!(policy("ServiceLoopPrevention", "disabled").service_loop, None);
+        assert_eq!(policy("IstioDSCPMark", "20").ambient_dscp, None);
+        assert_eq!(policy("IstioAmbientMode", "Enabled").ambient_dscp, Some(23));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use policy::{
 pub use qos::{BandwidthLimit, DirectionQos, PacketRate, PeakRate, QosSettings};
 pub use route::{LearntNextHop, LearntRouteEntry, Route, RouteKey, RouteTarget, RoutingRule, RoutingTable};
 pub use rule_id::{ParseOwnerError, RuleId, RuleIndex, RuleOwner};
-pub use set::{SetId, SetKind, SetMember};
+pub use set::{AMBIENT_WORKLOADS_SET, SetId, SetKind, SetMember};
 pub use settings::{
     AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction, FailsafePort, LogLimit,
     MetadataService, PolicySettings,

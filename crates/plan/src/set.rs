@@ -5,6 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// The addresses of all workloads in Istio's ambient mesh. In the plan while `istioAmbientMode` is enabled.
+pub const AMBIENT_WORKLOADS_SET: &str = "all-istio-weps";
+
 /// Calico's unique ID of a set: `s:...`, `n:...`, `svc:...` or `svcnoport:...`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId(pub Arc<str>);

@@ -105,6 +105,8 @@ pub struct PolicySettings {
     pub service_loop: Option<DenyAction>,
     pub marks: MarkBits,
     pub metadata: Option<MetadataService>,
+    /// DSCP of the first packets of TCP connections between two workloads of Istio's ambient mesh; not set if `None`.
+    pub ambient_dscp: Option<u8>,
 }
 
 /// Where requests of OpenStack VMs for 169.254.169.254 are sent.
@@ -186,6 +188,7 @@ impl Default for PolicySettings {
             service_loop: Some(DenyAction::Drop),
             marks: MarkBits::default(),
             metadata: None,
+            ambient_dscp: None,
         }
     }
 }

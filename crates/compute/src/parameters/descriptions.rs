@@ -64,6 +64,8 @@ pub(super) const DESCRIPTIONS: &[(&str, &str)] = &[
     ("failsafeOutboundHostPorts", "ports of other hosts that the host can always reach, in the same form"),
     ("httpRulesWithoutProxy", "effect of rules with `http` conditions on workloads without a proxy that enforces them: `Ignore` (the rule matches nothing) or `Allow` (the conditions are disregarded, as with Calico)"),
     ("policySyncPathPrefix", "directory in which the node sends policy to HTTP proxies of its workloads, usually `/var/run/nodeagent`; proxies receive no policy if not set"),
+    ("istioAmbientMode", "`Enabled`: connections between pods of Istio's ambient mesh are marked with `istioDSCPMark` ([HTTP policy](l7.md#istio-ambient-mode))"),
+    ("istioDSCPMark", "DSCP of the first packets of TCP connections between two pods of Istio's ambient mesh"),
     ("natPortRange", "source ports of translated outgoing connections"),
     ("natOutgoingAddress", "source address of translated outgoing connections; if not set, the address of the interface"),
     ("natOutgoingExclusions", "destinations to which connections are not translated: all pools (`IPPoolsOnly`), or pools and nodes (`IPPoolsAndHostIPs`)"),

@@ -56,7 +56,6 @@ const NO_EFFECT_REASONS: &[(&str, &str)] = &[
     ("go", "it configures the Go runtime, which Tortie does not use"),
     ("ipsets", "Tortie uses nf_tables sets instead of ipsets"),
     ("iptables", "Tortie uses nf_tables instead of iptables"),
-    ("istio", "Tortie does not support Istio's ambient mode"),
     ("kubeNodePortRanges", "it applies to kube-proxy's IPVS mode with iptables; policy is in nf_tables"),
     ("maxIpset", "nf_tables sets have no configured size"),
     ("netlink", "netlink requests have a fixed timeout of 30 s"),

@@ -7,7 +7,7 @@ use std::num::TryFromIntError;
 use std::time::Duration;
 use thiserror::Error;
 use tortie_model::kinds::FelixParameter;
-use tortie_model::scalar::{GoDuration, Port, Protocol, ScalarError};
+use tortie_model::scalar::{Dscp, GoDuration, Port, Protocol, ScalarError};
 use tortie_plan::{AllowAction, DenyAction, EndpointToHostAction, FailsafePort, PortInterval};
 
 /// Reason why the text of a parameter cannot be used; the text precedes it in messages.
@@ -49,6 +49,8 @@ pub(super) enum ParameterError {
     NoPort,
     #[error("has an unknown protocol")]
     UnknownProtocol,
+    #[error("is not a DSCP: 0 to 63 or a name such as AF21")]
+    NotDscp,
     #[error("has no entry that can be read ({})", .0.join(", "))]
     NoEntry(Vec<String>),
 }
@@ -186,6 +188,7 @@ plain! {
     Option<u16>, Some(None), |text| parse_number(text).map(Some);
     FirstRouteTable, Some(FirstRouteTable::default()), FirstRouteTable::read;
     MarkMask, None, MarkMask::read;
+    DscpMark, None, |text| parse_dscp(text).map(DscpMark);
     SourceSpoofing, None, |text| parse_word(text, &[("Disabled", SourceSpoofing::Disabled), ("Any", SourceSpoofing::Any)]);
     Option<LogRate>, Some(None), |text| LogRate::read(text).map(Some);
     NatExclusions, None, |text| parse_word(text, &[
@@ -206,6 +209,10 @@ fn parse_word<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, Par
 fn parse_number<T: TryFrom<i64, Error = TryFromIntError>>(text: &str) -> Result<T, ParameterError> {
     let number: i64 = text.parse().map_err(|_| ParameterError::NotWhole)?;
     T::try_from(number).map_err(|_| ParameterError::OutOfRange)
+}
+
+fn parse_dscp(text: &str) -> Result<u8, ParameterError> {
+    text.parse::<Dscp>()?.value().ok_or(ParameterError::NotDscp)
 }
 
 /// Parses a range of source ports; 0 is not allowed.
@@ -271,6 +278,10 @@ pub enum SourceSpoofing {
     /// An endpoint may request it.
     Any,
 }
+
+/// `istioDSCPMark`: the number of a differentiated services code point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DscpMark(pub u8);
 
 /// `prometheusMetricsClientAuth`: whether clients present a certificate, if a CA to verify it is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

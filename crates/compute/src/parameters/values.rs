@@ -2,7 +2,7 @@
 
 use super::effect::{OWN_PARAMETERS, ParameterEffect};
 use super::read::{
-    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HealthTimeouts, HttpRulesWithoutProxy,
+    ClientAuth, ClusterRoutes, DscpMark, FirstRouteTable, FlowOffload, HealthTimeouts, HttpRulesWithoutProxy,
     L2Reachability, LogRate, LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource,
     SourceSpoofing, read,
 };
@@ -94,6 +94,8 @@ values! {
     ipv6_elevated_route_priority "ipv6ElevatedRoutePriority" u32, Live "0.2.0";
     ipv6_normal_route_priority "ipv6NormalRoutePriority" u32, Live "0.1.0";
     ipv6_support "ipv6Support" bool, Live "0.1.0";
+    istio_ambient_mode "istioAmbientMode" bool, Live "0.2.0";
+    istio_dscp_mark "istioDSCPMark" DscpMark, Live "0.2.0";
     live_migration_route_convergence_time "liveMigrationRouteConvergenceTime" Duration, Live "0.2.0";
     local_subnet_l2_reachability "localSubnetL2Reachability" L2Reachability, Live "0.2.0";
     local_subnet_l2_reachability_refresh_interval "localSubnetL2ReachabilityRefreshInterval" Duration, Live "0.2.0";

@@ -84,6 +84,10 @@ impl ItemNets {
 }
 
 impl LabelledItem {
+    pub fn is_workload(&self) -> bool {
+        self.kind == LabelledKind::Workload
+    }
+
     pub fn is_endpoint(&self) -> bool {
         matches!(self.kind, LabelledKind::Workload | LabelledKind::Host)
     }

@@ -9,6 +9,7 @@
 //! Incoming objects are indexed immediately; their effects are computed in [`PolicyCompute::flush`], so that intermediate
 //! states cost nothing further.
 
+mod ambient;
 mod archive;
 mod arena;
 mod chunked;
@@ -50,9 +51,10 @@ use peers::PeerTable;
 use policy_table::{PolicyChanges, PolicyTable};
 use profiles::ProfileTable;
 use service_endpoints::ServiceEndpoints;
-use sets::{MatchView, SetTable};
+use sets::{MatchView, NeededSet, SetTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use subject::LabelledSource;
 use symbols::SymbolTable;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, TierAction, WorkloadEndpoint};
@@ -71,6 +73,8 @@ pub(crate) struct PolicyCompute {
     /// Matches the classes with endpoints of this node against the selectors of policies.
     local_matches: SelectorMatcher,
     sets: SetTable,
+    /// The set of workloads in the ambient mesh, while it is enabled.
+    ambient: Option<Arc<NeededSet>>,
     services: ServiceEndpoints,
     policies: PolicyTable,
     profiles: ProfileTable,
@@ -104,6 +108,19 @@ impl PolicyCompute {
             self.policies.convert_again();
             self.profiles.convert_again();
         }
+    }
+
+    /// Sets whether the plan contains the set of all workloads in the ambient mesh.
+    pub fn set_ambient(&mut self, enabled: bool) {
+        if enabled == self.ambient.is_some() {
+            return;
+        }
+        if let Some(set) = self.ambient.take() {
+            self.sets.release(&set.id);
+            return;
+        }
+        self.ambient = ambient::ambient_set().map(Arc::new);
+        self.sets.hold_all(&mut self.symbols, &mut self.cluster_matches, self.ambient.as_slice());
     }
 
     /// Sets whether the proxy of a workload receives policy and is in sync. A workload that is not known (yet) is

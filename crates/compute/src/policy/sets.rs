@@ -29,6 +29,8 @@ pub(super) struct NeededSet {
 pub(super) enum NeededSetContents {
     /// The nets of all matching items.
     Nets(Selector),
+    /// The addresses of matching workload endpoints.
+    Workloads(Selector),
     /// The ports of this name of all matching items; of any protocol if `protocol` is `None`.
     Ports { selector: Selector, protocol: Option<u8>, name: String },
     /// The endpoints of a service, with their ports or without.
@@ -38,7 +40,9 @@ pub(super) enum NeededSetContents {
 impl NeededSetContents {
     fn selector(&self) -> Option<&Selector> {
         match self {
-            NeededSetContents::Nets(selector) | NeededSetContents::Ports { selector, .. } => Some(selector),
+            NeededSetContents::Nets(selector)
+            | NeededSetContents::Workloads(selector)
+            | NeededSetContents::Ports { selector, .. } => Some(selector),
             NeededSetContents::Service { .. } => None,
         }
     }
@@ -58,6 +62,7 @@ struct UsedSet {
 #[derive(Debug)]
 enum SetSource {
     Nets(SelectorId),
+    Workloads(SelectorId),
     Ports { selector: SelectorId, protocol: Option<u8>, name: Symbol },
     Service { service: ServiceReference, kind: SetKind },
 }
@@ -94,23 +99,32 @@ impl<'a> MatchView<'a> {
 impl SetSource {
     fn selector(&self) -> Option<SelectorId> {
         match self {
-            SetSource::Nets(selector) | SetSource::Ports { selector, .. } => Some(*selector),
+            SetSource::Nets(selector)
+            | SetSource::Workloads(selector)
+            | SetSource::Ports { selector, .. } => Some(*selector),
             SetSource::Service { .. } => None,
         }
     }
 
     fn kind(&self) -> SetKind {
         match self {
-            SetSource::Nets(_) => SetKind::Nets,
+            SetSource::Nets(_) | SetSource::Workloads(_) => SetKind::Nets,
             SetSource::Ports { .. } => SetKind::Ports,
             SetSource::Service { kind, .. } => *kind,
         }
     }
 
+    /// Returns whether the set can contain members of an item that its selector matches.
+    fn admits(&self, item: &LabelledItem) -> bool {
+        !matches!(self, SetSource::Workloads(_)) || item.is_workload()
+    }
+
     /// Visits the members that an item with these nets and ports adds to the set.
     fn members(&self, nets: &[IpNet], ports: &[NamedPort], mut visit: impl FnMut(SetMember)) {
         match self {
-            SetSource::Nets(_) => nets.iter().for_each(|net| visit(SetMember::Net(*net))),
+            SetSource::Nets(_) | SetSource::Workloads(_) => {
+                nets.iter().for_each(|net| visit(SetMember::Net(*net)))
+            }
             SetSource::Ports { protocol, name, .. } => {
                 let wanted =
                     |port: &&NamedPort| port.name == *name && protocol.is_none_or(|p| p == port.protocol);
@@ -137,10 +151,10 @@ impl SetSource {
         member: SetMember,
     ) -> bool {
         let Some(selector) = self.selector() else { return false };
-        if !view.matcher.matched(item.class).contains(selector) {
+        if !self.admits(item) || !view.matcher.matched(item.class).contains(selector) {
             return false;
         }
-        let mut found = matches!(self, SetSource::Nets(_));
+        let mut found = matches!(self, SetSource::Nets(_) | SetSource::Workloads(_));
         if !found {
             let net = [net_of(member)];
             self.members(&net, view.labelled.ports(id), |other| found |= other == member);
@@ -198,6 +212,7 @@ impl SetTable {
         }
         let source = match &need.contents {
             NeededSetContents::Nets(selector) => SetSource::Nets(matcher.hold(symbols, selector)),
+            NeededSetContents::Workloads(selector) => SetSource::Workloads(matcher.hold(symbols, selector)),
             NeededSetContents::Ports { selector, protocol, name } => SetSource::Ports {
                 selector: matcher.hold(symbols, selector),
                 protocol: *protocol,
@@ -353,7 +368,7 @@ impl SetTable {
         match set.source {
             SetSource::Ports { name, .. } => symbols.release(name),
             SetSource::Service { service, .. } => remove_slot(&mut self.of_service, &service, slot),
-            SetSource::Nets(_) => {}
+            SetSource::Nets(_) | SetSource::Workloads(_) => {}
         }
     }
 }
@@ -373,7 +388,8 @@ fn all_members(view: &MatchView<'_>, source: &SetSource) -> Vec<SetMember> {
         view.services.members(service, *kind, |member| all.push(member));
     }
     for class in source.selector().into_iter().flat_map(|selector| view.matcher.matching(selector)) {
-        for item in view.labelled.of_class(class).iter() {
+        let items = view.labelled.of_class(class).iter();
+        for item in items.filter(|id| view.labelled.get(*id).is_some_and(|item| source.admits(item))) {
             source.members(view.labelled.nets(item), view.labelled.ports(item), |member| all.push(member));
         }
     }

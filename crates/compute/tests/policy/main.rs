@@ -1,6 +1,7 @@
 //! Policy: plans that are computed from datastores.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ambient;
 mod cluster;
 mod conversions;
 mod effects;

@@ -160,10 +160,7 @@ impl ProxyRequest<'_> {
             to.name
         )];
         match RequestPath::parse(&self.line.path) {
-            Ok(path) if path.as_str() != self.line.path => {
-                notes.push(format!("rules are compared with the normal form of the path, {}", path.as_str()));
-            }
-            Ok(_) => {}
+            Ok(path) => notes.extend(describe_readings(&path, &self.line.path)),
             Err(error) => {
                 notes.push(format!("{error}; no rule that lists paths allows it"));
             }
@@ -175,6 +172,20 @@ impl ProxyRequest<'_> {
             );
         }
         notes
+    }
+}
+
+/// Returns a note if rules are compared with other paths than the one in the request.
+fn describe_readings(path: &RequestPath<'_>, written: &str) -> Option<String> {
+    let normal = path.as_str();
+    match path.literal() {
+        Some(literal) => Some(format!(
+            "servers read the path as {normal} or as {literal}; a rule that allows must list both"
+        )),
+        None if normal != written => {
+            Some(format!("rules are compared with the normal form of the path, {normal}"))
+        }
+        None => None,
     }
 }
 

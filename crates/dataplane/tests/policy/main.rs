@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ambient;
 mod birth;
 // Shared with the tests of `compute`, which use more of it.
 #[allow(dead_code)]

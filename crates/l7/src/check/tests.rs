@@ -134,10 +134,13 @@ fn methods_and_paths_decide() {
         ("GET", "/api%00/x", 7),
         ("GET", "/api/%c0%ae%c0%ae/admin", 7),
         ("GET", "//api/..//admin", 7),
+        ("GET", "/admin/../api", 7),
+        ("GET", "/admin/..%2fapi", 7),
+        ("GET", "/api%2fx", 7),
         // And these as a path inside.
         ("GET", "//api/x", 0),
         ("GET", "/./api/x", 0),
-        ("GET", "/x/../api", 0),
+        ("GET", "/api/x/../y", 0),
         ("GET", "/%61pi", 0),
         ("GET", "/api;v=1/x", 0),
         // A path that is no path.

@@ -1,5 +1,6 @@
 //! Generated policies and requests: the verdict of the evaluator over the plan must equal that of the running server,
-//! which has the policy from messages of the policy-sync protocol.
+//! which has the policy from messages of the policy-sync protocol. `TORTIE_CHECKS` is the number of requests,
+//! `TORTIE_SEED` repeats a run.
 
 use crate::fixture::{ServerFixture, encode_plan, in_sync, workload};
 use crate::generate::PlanGenerator;
@@ -11,7 +12,7 @@ use tortie_plan::evaluate::{
 };
 use tortie_plan::{NodePlan, PeerMatch, PolicyDirection, ServiceAccountId};
 
-const PLANS: usize = 60;
+const DEFAULT_CHECK_COUNT: usize = 3_600;
 const REQUESTS_PER_PLAN: usize = 60;
 
 /// A peer as the plan describes it, without the server's index of labels and selectors.
@@ -75,18 +76,22 @@ fn evaluate(plan: &NodePlan, index: &EvaluationIndex<'_>, request: &TestRequest)
     }
 }
 
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_agrees_with_the_evaluator() {
-    let seed: u64 =
-        std::env::var("TORTIE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-    println!("TORTIE_SEED={seed}");
+    let seed: u64 = variable("TORTIE_SEED").unwrap_or_else(rand::random);
+    let checks = variable("TORTIE_CHECKS").unwrap_or(DEFAULT_CHECK_COUNT);
+    println!("TORTIE_SEED={seed} TORTIE_CHECKS={checks}");
     let mut generator = PlanGenerator::new(seed);
     let first = generator.plan();
     let fixture = ServerFixture::with_plan(&first).await;
     let mut client = fixture.client().await;
     let mut counts = BTreeMap::<i32, usize>::new();
     let mut plan = first;
-    for number in 0..PLANS {
+    for number in 0..checks.div_ceil(REQUESTS_PER_PLAN) {
         let index = EvaluationIndex::new(&plan);
         for _ in 0..REQUESTS_PER_PLAN {
             let request = generator.request();
@@ -101,6 +106,7 @@ async fn the_server_agrees_with_the_evaluator() {
     }
     let allowed = counts.get(&0).copied().unwrap_or_default();
     let denied = counts.get(&7).copied().unwrap_or_default();
+    println!("checks by code: {counts:?}");
     assert!(allowed > 100 && denied > 100, "verdicts are too uniform: {counts:?}");
 }
 

@@ -46,6 +46,10 @@ pub enum CredentialsError {
     Field { field: &'static str, value: String, expected: &'static str },
     #[error("{0} has the same UID")]
     Duplicate(String),
+    #[error("{0} is newer and names the same workload")]
+    Superseded(String),
+    #[error("its owner is neither root nor the user of the node, or others may write to it")]
+    Untrusted,
     #[error("there are more than {MAX_CREDENTIAL_FILES} credential files")]
     TooMany,
 }
@@ -113,26 +117,56 @@ impl CredentialDirectory {
         let mut round = CredentialRound::default();
         let (names, ignored) = self.list(dir)?;
         self.files.retain(|name, _| names.contains(name));
-        let mut owners: BTreeMap<String, String> = BTreeMap::new();
+        let mut before = BTreeMap::new();
         for name in names {
             let file = self.files.entry(name.clone()).or_default();
-            let before = file.error.take();
-            file.error = refresh(file, &dir.join(&name)).err();
-            if let Some(credentials) = &file.credentials {
-                match owners.get(&credentials.uid) {
-                    Some(owner) => file.error = Some(CredentialsError::Duplicate(owner.clone())),
-                    None => {
-                        owners.insert(credentials.uid.clone(), name.clone());
-                        round.credentials.insert(credentials.uid.clone(), credentials.clone());
-                    }
-                }
+            if let Some(error) = file.error.take() {
+                before.insert(name.clone(), error);
             }
-            if let Some(error) = file.error.clone().filter(|error| before.as_ref() != Some(error)) {
-                round.refused.push((name, error));
+            file.error = refresh(file, &dir.join(name)).err();
+        }
+        let conflicts = self.find_conflicts();
+        for (name, file) in &mut self.files {
+            if let Some(conflict) = conflicts.get(name) {
+                file.error = Some(conflict.clone());
+            } else if let Some(credentials) = &file.credentials {
+                round.credentials.insert(credentials.uid.clone(), credentials.clone());
+            }
+            if let Some(error) = file.error.clone().filter(|error| before.get(name) != Some(error)) {
+                round.refused.push((name.clone(), error));
             }
         }
         round.refused.extend(ignored.map(|name| (name, CredentialsError::TooMany)));
         Ok(round)
+    }
+
+    /// Returns the files whose credentials are not used because of those of another file: of two files with one UID the
+    /// first, and of two for one workload the newest counts. The older one belongs to a pod of the same name that is
+    /// being deleted, and whose proxy must not count as that of its successor.
+    fn find_conflicts(&self) -> BTreeMap<String, CredentialsError> {
+        let mut conflicts = BTreeMap::new();
+        let mut of_uid: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut of_workload: BTreeMap<&WorkloadId, (&str, (i64, i64))> = BTreeMap::new();
+        for (name, file) in &self.files {
+            let Some((credentials, version)) = file.credentials.as_ref().zip(file.version) else { continue };
+            if let Some(owner) = of_uid.get(credentials.uid.as_str()) {
+                conflicts.insert(name.clone(), CredentialsError::Duplicate((*owner).to_owned()));
+                continue;
+            }
+            of_uid.insert(&credentials.uid, name);
+            let this = (name.as_str(), version.modified);
+            let (newest, modified) = *of_workload.entry(&credentials.workload).or_insert(this);
+            if newest == name {
+                continue;
+            }
+            if version.modified > modified {
+                conflicts.insert(newest.to_owned(), CredentialsError::Superseded(name.clone()));
+                of_workload.insert(&credentials.workload, this);
+            } else {
+                conflicts.insert(name.clone(), CredentialsError::Superseded(newest.to_owned()));
+            }
+        }
+        conflicts
     }
 
     /// Returns the names of the files to use, and one that is ignored because there are too many. Known files take
@@ -188,12 +222,22 @@ fn read_file(path: &Path) -> Result<WorkloadCredentials, CredentialsError> {
     if !metadata.is_file() {
         return Err(CredentialsError::NotRegular);
     }
+    if !is_trusted(&metadata) {
+        return Err(CredentialsError::Untrusted);
+    }
     if metadata.len() > MAX_CREDENTIAL_BYTES {
         return Err(CredentialsError::TooLarge(metadata.len()));
     }
     let mut text = Vec::new();
     opened.take(MAX_CREDENTIAL_BYTES).read_to_end(&mut text).map_err(io_error)?;
     parse_credentials(&text)
+}
+
+/// Returns whether only root or the user of the node can have written a file.
+fn is_trusted(metadata: &Metadata) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let is_own = metadata.uid() == 0 || metadata.uid() == rustix::process::geteuid().as_raw();
+    is_own && metadata.mode() & WRITABLE_BY_OTHERS == 0
 }
 
 fn parse_credentials(text: &[u8]) -> Result<WorkloadCredentials, CredentialsError> {
@@ -236,10 +280,17 @@ fn check_name(field: &'static str, name: &str) -> Result<(), CredentialsError> {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::os::unix::fs::symlink;
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
+    fn file_for(uid: &str, workload: &str) -> String {
+        json!({"UID": uid, "Workload": workload, "Namespace": "shop", "ServiceAccount": "default"})
+            .to_string()
+    }
+
+    /// Returns credentials for a workload whose name contains the UID.
     fn file(uid: &str) -> String {
-        json!({"UID": uid, "Workload": "web", "Namespace": "shop", "ServiceAccount": "default"}).to_string()
+        file_for(uid, &format!("web-{uid}"))
     }
 
     fn read(directory: &mut CredentialDirectory, dir: &Path) -> (Vec<String>, Vec<String>) {
@@ -250,7 +301,7 @@ mod tests {
 
     #[test]
     fn credentials_name_their_workload() {
-        let pod = parse_credentials(file("a-1").as_bytes()).unwrap();
+        let pod = parse_credentials(file_for("a-1", "web").as_bytes()).unwrap();
         let id = |orchestrator: &str, workload: &str, endpoint: &str| WorkloadId {
             orchestrator: orchestrator.into(),
             workload: workload.into(),
@@ -305,6 +356,45 @@ mod tests {
         assert_eq!(read(&mut directory, dir.path()).0, ["good", "part"], "the other file with the UID");
         fs::remove_file(at("same.json")).unwrap();
         assert_eq!(read(&mut directory, dir.path()).0, ["part"]);
+    }
+
+    #[test]
+    fn the_newest_file_of_a_workload_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut directory = CredentialDirectory::default();
+        let write = |name: &str, uid: &str, seconds: u64| {
+            fs::write(at(name), file_for(uid, "web")).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            File::options().write(true).open(at(name)).unwrap().set_modified(time).unwrap();
+        };
+        write("b.json", "first", 1000);
+        assert_eq!(read(&mut directory, dir.path()).0, ["first"]);
+        write("a.json", "second", 2000);
+        let superseded = "b.json: a.json is newer and names the same workload".to_owned();
+        assert_eq!(read(&mut directory, dir.path()), (vec!["second".to_owned()], vec![superseded]));
+        write("c.json", "third", 3000);
+        let (uids, refused) = read(&mut directory, dir.path());
+        assert_eq!((uids, refused.len()), (vec!["third".to_owned()], 1), "a.json");
+        fs::remove_file(at("a.json")).unwrap();
+        fs::remove_file(at("c.json")).unwrap();
+        assert_eq!(read(&mut directory, dir.path()).0, ["first"]);
+    }
+
+    #[test]
+    fn files_that_others_can_write_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        let mut directory = CredentialDirectory::default();
+        fs::write(&path, file("first")).unwrap();
+        for mode in [0o666, 0o620] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let (uids, refused) = read(&mut directory, dir.path());
+            assert!(uids.is_empty(), "{mode:o}");
+            assert!(mode == 0o620 || refused[0].contains("others may write"), "{refused:?}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read(&mut directory, dir.path()).0, ["first"]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tortie_plan::WorkloadId;
+use tortie_plan::{PlanUpdate, WorkloadId};
 
 /// Time after which a stream is closed whose client does not take the messages that are ready for it: the client is not
 /// in sync any more.
@@ -75,6 +75,9 @@ struct SubscriberEntry {
     signal: Arc<SubscriberSignal>,
     /// Whether the client has taken everything.
     idle: bool,
+    /// Whether the client has been sent everything once, and the endpoint of its workload.
+    in_sync: bool,
+    has_endpoint: bool,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +88,7 @@ struct HubState {
     /// The one stream of each workload.
     active: BTreeMap<WorkloadId, SubscriberId>,
     next_id: u64,
-    /// Workloads whose client is in sync.
+    /// Workloads whose client is in sync and has their endpoint.
     live: BTreeSet<WorkloadId>,
     /// Workloads that were live when the previous daemon ended, and whose client may come back.
     restored: BTreeSet<WorkloadId>,
@@ -148,10 +151,17 @@ impl SyncHub {
                 let plan = state.plan.insert(SyncPlan::from(*plan));
                 let subscribers = state.subscribers.values_mut();
                 subscribers.for_each(|entry| entry.subscriber.note_replacement(plan));
+                let known = state.active.keys().chain(&state.live).chain(&state.restored);
+                let gone = known.filter(|workload| !plan.endpoints.contains_key(*workload));
+                let gone: BTreeSet<WorkloadId> = gone.cloned().collect();
+                gone.iter().for_each(|workload| self.end_workload(state, workload));
             }
             PlanChange::Updates(updates) => {
-                let Some(plan) = &mut state.plan else { return };
                 for update in updates {
+                    if let PlanUpdate::WorkloadPolicy(workload, None) = &update {
+                        self.end_workload(state, workload);
+                    }
+                    let Some(plan) = &mut state.plan else { return };
                     for entry in state.subscribers.values_mut() {
                         if entry.subscriber.note_update(&update) {
                             self.node.metrics.policy_sync.resyncs.inc();
@@ -183,7 +193,13 @@ impl SyncHub {
         }
         let signal = Arc::new(SubscriberSignal::new());
         let subscriber = Subscriber::new(workload.clone());
-        let entry = SubscriberEntry { subscriber, signal: signal.clone(), idle: false };
+        let entry = SubscriberEntry {
+            subscriber,
+            signal: signal.clone(),
+            idle: false,
+            in_sync: false,
+            has_endpoint: false,
+        };
         state.subscribers.insert(id, entry);
         self.count_subscribers(state);
         (id, signal)
@@ -202,17 +218,69 @@ impl SyncHub {
         Some(messages)
     }
 
-    /// Records that the client of a subscriber has its whole policy.
-    pub fn set_in_sync(&self, id: SubscriberId) {
+    /// Updates the state of a subscriber after a message has been sent to its client.
+    pub fn record_sent(&self, id: SubscriberId, message: &OutgoingMessage) {
+        match message {
+            OutgoingMessage::InSync => self.set_in_sync(id),
+            OutgoingMessage::Endpoint(_, Some(_)) => self.set_endpoint_sent(id),
+            _ => {}
+        }
+    }
+
+    /// Records that the client of a subscriber has been sent its whole policy.
+    fn set_in_sync(&self, id: SubscriberId) {
         let state = &mut *self.lock();
-        let Some(entry) = state.subscribers.get(&id) else { return };
+        if let Some(entry) = state.subscribers.get_mut(&id) {
+            entry.in_sync = true;
+            self.update_live(state, id);
+        }
+    }
+
+    /// Records that the client of a subscriber has been sent the endpoint of its workload. The plan may have lost the
+    /// endpoint in the meantime.
+    fn set_endpoint_sent(&self, id: SubscriberId) {
+        let state = &mut *self.lock();
+        let Some(plan) = &state.plan else { return };
+        if let Some(entry) = state.subscribers.get_mut(&id) {
+            entry.has_endpoint = plan.endpoints.contains_key(entry.subscriber.workload());
+            self.update_live(state, id);
+        }
+    }
+
+    /// Updates whether the workload of a subscriber is live. Until the client is in sync, the state of its predecessor
+    /// applies.
+    fn update_live(&self, state: &mut HubState, id: SubscriberId) {
+        let Some(entry) = state.subscribers.get(&id).filter(|entry| entry.in_sync) else { return };
         let workload = entry.subscriber.workload().clone();
+        if !entry.has_endpoint {
+            self.end_live(state, &workload);
+            return;
+        }
         state.restored.remove(&workload);
         if state.live.insert(workload.clone()) {
             tracing::info!(workload = workload.workload, "the proxy of the workload is in sync");
             self.engine.set_http_proxy(workload, true);
         }
         self.live_changed.notify_one();
+    }
+
+    /// Ends the liveness of a workload whose endpoint is gone. Another workload may get its name: its proxy must have
+    /// received the new endpoint before connections pass.
+    fn end_workload(&self, state: &mut HubState, workload: &WorkloadId) {
+        if let Some(id) = state.active.get(workload)
+            && let Some(entry) = state.subscribers.get_mut(id)
+        {
+            entry.has_endpoint = false;
+        }
+        self.end_live(state, workload);
+    }
+
+    fn end_live(&self, state: &mut HubState, workload: &WorkloadId) {
+        let was_live = state.live.remove(workload);
+        if state.restored.remove(workload) || was_live {
+            self.engine.set_http_proxy(workload.clone(), false);
+            self.live_changed.notify_one();
+        }
     }
 
     /// Removes the subscriber of a stream that has ended. Its workload has no proxy any more.
@@ -266,18 +334,110 @@ impl SyncHub {
         entry.signal.close();
         let workload = entry.subscriber.workload();
         state.active.remove(workload);
-        state.restored.remove(workload);
-        let was_live = state.live.remove(workload);
-        self.live_changed.notify_one();
-        self.engine.set_http_proxy(workload.clone(), false);
-        if was_live {
+        if state.live.contains(workload) {
             tracing::info!(workload = workload.workload, "the proxy of the workload is gone");
         }
+        self.end_live(state, workload);
         self.count_subscribers(state);
     }
 
     fn count_subscribers(&self, state: &HubState) {
         let number = i64::try_from(state.subscribers.len()).unwrap_or(i64::MAX);
         self.node.metrics.policy_sync.subscribers.set(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_plan::{NodePlan, WorkloadPolicy};
+
+    struct HubFixture {
+        hub: SyncHub,
+        _dir: tempfile::TempDir,
+    }
+
+    fn workload() -> WorkloadId {
+        WorkloadId { orchestrator: "k8s".into(), workload: "shop/web-0".into(), endpoint: "eth0".into() }
+    }
+
+    impl HubFixture {
+        fn new(with_endpoint: bool) -> HubFixture {
+            let dir = tempfile::tempdir().unwrap();
+            let record = LiveRecord::new(dir.path().join("http-proxies.json"));
+            let node = Arc::new(NodeState::new("n1"));
+            let fixture =
+                HubFixture { hub: SyncHub::new(EngineHandle::channel().0, record, node), _dir: dir };
+            let mut plan = NodePlan::default();
+            if with_endpoint {
+                plan.workload_policies.insert(workload(), WorkloadPolicy::default());
+            }
+            fixture.hub.apply_change(PlanChange::Resync(Box::new(plan)));
+            fixture
+        }
+
+        fn put_endpoint(&self, endpoint: Option<WorkloadPolicy>) {
+            self.hub
+                .apply_change(PlanChange::Updates(vec![PlanUpdate::WorkloadPolicy(workload(), endpoint)]));
+        }
+
+        /// Sends all messages that are ready, as the stream of a client does.
+        fn send_all(&self, id: SubscriberId) {
+            for message in self.hub.take_messages(id).unwrap() {
+                self.hub.record_sent(id, &message);
+            }
+        }
+
+        fn is_live(&self) -> bool {
+            self.hub.lock().live.contains(&workload())
+        }
+    }
+
+    #[test]
+    fn a_client_without_endpoint_is_not_live() {
+        let fixture = HubFixture::new(false);
+        let (id, _) = fixture.hub.join(&workload());
+        fixture.send_all(id);
+        assert!(!fixture.is_live(), "in sync, but there is no workload");
+        fixture.put_endpoint(Some(WorkloadPolicy::default()));
+        assert!(!fixture.is_live(), "the client does not have the endpoint");
+        fixture.send_all(id);
+        assert!(fixture.is_live());
+    }
+
+    #[test]
+    fn a_recreated_workload_is_not_live_at_once() {
+        let fixture = HubFixture::new(true);
+        let (id, _) = fixture.hub.join(&workload());
+        let stale = fixture.hub.take_messages(id).unwrap();
+        stale.iter().for_each(|message| fixture.hub.record_sent(id, message));
+        assert!(fixture.is_live());
+        fixture.put_endpoint(None);
+        assert!(!fixture.is_live());
+        // A message about the old endpoint was still on its way.
+        stale.iter().for_each(|message| fixture.hub.record_sent(id, message));
+        assert!(!fixture.is_live());
+        // The new endpoint is equal to the old one, and the client has not received the removal.
+        fixture.put_endpoint(Some(WorkloadPolicy::default()));
+        assert!(!fixture.is_live());
+        fixture.send_all(id);
+        assert!(fixture.is_live());
+        fixture.hub.apply_change(PlanChange::Resync(Box::default()));
+        assert!(!fixture.is_live(), "the plan that replaces everything does not have it");
+    }
+
+    #[test]
+    fn a_new_stream_inherits_liveness_until_in_sync() {
+        let fixture = HubFixture::new(true);
+        let (first, _) = fixture.hub.join(&workload());
+        fixture.send_all(first);
+        let (second, _) = fixture.hub.join(&workload());
+        assert!(fixture.is_live());
+        fixture.hub.leave(first);
+        assert!(fixture.is_live(), "the earlier stream was replaced");
+        fixture.send_all(second);
+        assert!(fixture.is_live());
+        fixture.hub.leave(second);
+        assert!(!fixture.is_live());
     }
 }

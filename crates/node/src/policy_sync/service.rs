@@ -176,9 +176,7 @@ impl MessageSource {
 
     fn encode(&mut self, message: OutgoingMessage) -> ToDataplane {
         self.signal.record_progress();
-        if matches!(message, OutgoingMessage::InSync) {
-            self.hub.set_in_sync(self.id);
-        }
+        self.hub.record_sent(self.id, &message);
         let (payload, rest) = message.encode();
         if let Some(rest) = rest {
             self.waiting.push_front(rest);

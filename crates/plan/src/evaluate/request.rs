@@ -54,17 +54,25 @@ impl<'r> HttpRequest<'r> {
         if http.paths.is_empty() {
             return true;
         }
-        match &self.path {
-            Ok(path) => http.paths.iter().any(|wanted| path.satisfies(wanted)),
-            Err(_) => action == RuleAction::Deny,
+        match (&self.path, action) {
+            (Ok(path), RuleAction::Deny) => path.readings().any(|reading| is_listed(reading, http)),
+            (Ok(path), _) => path.readings().all(|reading| is_listed(reading, http)),
+            (Err(_), action) => action == RuleAction::Deny,
         }
     }
 }
 
-/// The path of a request in normal form: without query and fragment, percent-decoded once, with `/` for `\`, and without
-/// parameters (`;...`), `.`, `..` and repeated slashes. Servers disagree about these, so a rule must not depend on them.
+/// The path of a request, as servers read it. Servers disagree about some paths, so a rule that allows must list all
+/// readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestPath<'r>(Cow<'r, str>);
+pub struct RequestPath<'r> {
+    /// Without query and fragment, percent-decoded once, with `/` for `\`, and without parameters (`;...`), `.`, `..` and
+    /// repeated slashes.
+    normal: Cow<'r, str>,
+    /// The same for a server to which `..`, `\` and an escaped `/` are text, if it differs: `/a/..%2fb` may reach the
+    /// handler of `/a/:name`. An escaped slash is written `%2F`.
+    literal: Option<String>,
+}
 
 /// The reason why a path has no normal form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -86,28 +94,41 @@ impl<'r> RequestPath<'r> {
         let end = text.find(['?', '#']).unwrap_or(text.len());
         let text = &text[..end];
         if is_normal(text) {
-            return Ok(RequestPath(Cow::Borrowed(text)));
+            return Ok(RequestPath { normal: Cow::Borrowed(text), literal: None });
         }
         let decoded = decode(text)?;
         if is_encoded_again(&decoded) || decoded.contains('\0') {
             return Err(RequestPathError::Ambiguous);
         }
-        Ok(RequestPath(Cow::Owned(resolve_segments(&decoded.replace('\\', "/"))?)))
+        let normal = resolve_segments(&decoded.replace('\\', "/"))?;
+        let literal = Some(read_literally(text)?).filter(|literal| *literal != normal);
+        Ok(RequestPath { normal: Cow::Owned(normal), literal })
     }
 
+    /// Returns the normal form.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.normal
     }
 
-    fn satisfies(&self, wanted: &HttpPathMatch) -> bool {
-        match wanted {
-            HttpPathMatch::Exact(exact) => self.0 == *exact,
-            HttpPathMatch::Prefix(prefix) => {
-                let prefix = prefix.trim_end_matches('/');
-                self.0.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
-        }
+    /// Returns how servers read the path that split it before they decode it, unless that is the normal form.
+    pub fn literal(&self) -> Option<&str> {
+        self.literal.as_deref()
     }
+
+    fn readings(&self) -> impl Iterator<Item = &str> {
+        [&*self.normal].into_iter().chain(self.literal())
+    }
+}
+
+/// Returns whether a rule lists a path.
+fn is_listed(path: &str, http: &HttpMatch) -> bool {
+    http.paths.iter().any(|wanted| match wanted {
+        HttpPathMatch::Exact(exact) => path == exact,
+        HttpPathMatch::Prefix(prefix) => {
+            let prefix = prefix.trim_end_matches('/');
+            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        }
+    })
 }
 
 /// Returns whether a path is certainly in normal form, so that it need not be copied.
@@ -166,15 +187,30 @@ fn resolve_segments(path: &str) -> Result<String, RequestPathError> {
             segment => segments.push(segment),
         }
     }
-    let mut resolved = String::with_capacity(path.len());
-    for segment in &segments {
-        resolved.push('/');
-        resolved.push_str(segment);
+    Ok(join_segments(&segments, ends_with_slash))
+}
+
+/// Returns a path as a server reads it that splits it before it decodes escapes and does not resolve `..`.
+fn read_literally(text: &str) -> Result<String, RequestPathError> {
+    let mut segments: Vec<String> = Vec::new();
+    let mut ends_with_slash = false;
+    for segment in text.split('/') {
+        let decoded = decode(segment)?;
+        let segment = decoded.split(';').next().unwrap_or_default();
+        ends_with_slash = matches!(segment, "" | ".");
+        if !ends_with_slash {
+            segments.push(segment.replace('/', "%2F"));
+        }
     }
+    Ok(join_segments(&segments, ends_with_slash))
+}
+
+fn join_segments(segments: &[impl AsRef<str>], ends_with_slash: bool) -> String {
+    let mut path: String = segments.iter().flat_map(|segment| ["/", segment.as_ref()]).collect();
     if ends_with_slash || segments.is_empty() {
-        resolved.push('/');
+        path.push('/');
     }
-    Ok(resolved)
+    path
 }
 
 #[cfg(test)]
@@ -251,16 +287,64 @@ mod tests {
 
     #[test]
     fn prefixes_end_at_segments() {
-        let path = |text| RequestPath::parse(text).unwrap();
-        let prefix = |text: &str| HttpPathMatch::Prefix(text.to_owned());
         for wanted in ["/api", "/api/"] {
-            assert!(path("/api").satisfies(&prefix(wanted)), "{wanted}");
-            assert!(path("/api/x").satisfies(&prefix(wanted)), "{wanted}");
-            assert!(!path("/apix").satisfies(&prefix(wanted)), "{wanted}");
-            assert!(!path("/a").satisfies(&prefix(wanted)), "{wanted}");
+            let listed = |path| is_listed(path, &paths(&[], &[wanted]));
+            assert!(listed("/api") && listed("/api/x"), "{wanted}");
+            assert!(!listed("/apix") && !listed("/a"), "{wanted}");
         }
-        assert!(path("/x").satisfies(&prefix("/")));
-        assert!(path("/a").satisfies(&HttpPathMatch::Exact("/a".to_owned())));
-        assert!(!path("/a/").satisfies(&HttpPathMatch::Exact("/a".to_owned())));
+        assert!(is_listed("/x", &paths(&[], &["/"])));
+        assert!(is_listed("/a", &paths(&["/a"], &[])));
+        assert!(!is_listed("/a/", &paths(&["/a"], &[])));
+    }
+
+    fn paths(exact: &[&str], prefixes: &[&str]) -> HttpMatch {
+        let exact = exact.iter().map(|path| HttpPathMatch::Exact((*path).to_owned()));
+        let prefixes = prefixes.iter().map(|path| HttpPathMatch::Prefix((*path).to_owned()));
+        let paths = exact.chain(prefixes).collect();
+        HttpMatch { methods: Vec::new(), paths, matches_without_proxy: false }
+    }
+
+    fn matches(action: RuleAction, http: &HttpMatch, path: &str) -> bool {
+        HttpRequest::new("GET", path).satisfies(http, action)
+    }
+
+    #[test]
+    fn rules_allow_only_what_all_servers_read() {
+        let open = paths(&["/allowed"], &["/api"]);
+        // Every reading is listed.
+        for path in [
+            "/allowed",
+            "//allowed",
+            "/./allowed",
+            "/allowed;x",
+            "/%61llowed",
+            "/api/x/../y",
+            "/api/../allowed",
+        ] {
+            assert!(matches(RuleAction::Allow, &open, path), "{path}");
+        }
+        // Some servers pass these to the handler of `/secret/:name` or `/:name`.
+        for path in [
+            "/secret/../allowed",
+            "/secret/%2e%2e/allowed",
+            "/secret/..%2fallowed",
+            "/secret/..%2Fapi%2fx",
+            "/secret/..;/allowed",
+            "/secret//../allowed",
+            "/secret%3f/../allowed",
+            "/secret/x\\..\\..\\..\\allowed",
+            "/secret/..%5callowed",
+            "/api%2fx",
+            "/api\\x",
+            "/api/../secret",
+        ] {
+            assert!(!matches(RuleAction::Allow, &open, path), "{path}");
+            assert!(!matches(RuleAction::Pass, &open, path), "{path}");
+        }
+        let closed = paths(&[], &["/secret"]);
+        for path in ["/secret/../allowed", "/secret/..%2fallowed", "/x/../secret", "/x/..%2fsecret", "/%00"] {
+            assert!(matches(RuleAction::Deny, &closed, path), "{path}");
+        }
+        assert!(!matches(RuleAction::Deny, &closed, "/allowed"));
     }
 }

@@ -1,8 +1,10 @@
 //! The policy-sync server of a node, with a gRPC client in the place of an HTTP proxy.
 
 use crate::world::{NodeFixture, TestNamespace, eventually};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::fs;
+use std::future::poll_fn;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,18 +12,23 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tonic::Streaming;
+use tokio::task::JoinSet;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
 use tortie_plan::{HttpMatch, NodePlan, PlannedRule, PolicyId, SetMember, WorkloadId};
 use tortie_policysync::proto::policy_sync_client::PolicySyncClient;
 use tortie_policysync::proto::to_dataplane::Payload;
 use tortie_policysync::proto::{DataplaneStats, SyncRequest, ToDataplane};
 use tortie_policysync::{SyncEvent, decode_message};
+use tortie_testkit::StalledRequestBody;
 
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Smallest window of a client: a client that does not read blocks the server after so many bytes.
 const SMALL_WINDOW_BYTES: u32 = 65_535;
 const PORT: u16 = 8080;
+const HOSTILE_STREAMS: usize = 10_000;
 
 /// A client that applies each message to a replica and checks that nothing in it refers to missing objects.
 struct ProxyClient {
@@ -255,11 +262,16 @@ fn hostile_credentials_are_ignored() {
     let creds = world.path("sync/creds");
     fs::create_dir_all(&creds).unwrap();
     let text = |uid: &str| json!({"UID": uid, "Workload": "c2", "Namespace": "default"}).to_string();
-    fs::write(creds.join("a.json"), text("../../evil")).unwrap();
-    fs::write(creds.join("b.json"), " ".repeat(1 << 20)).unwrap();
+    // The node must not read a file that is being written: it would report it twice.
+    let write = |name: &str, content: &str| {
+        fs::write(world.path("written"), content).unwrap();
+        fs::rename(world.path("written"), creds.join(name)).unwrap();
+    };
+    write("a.json", &text("../../evil"));
+    write("b.json", &" ".repeat(1 << 20));
     fs::write(world.path("secret"), text("linked")).unwrap();
     symlink(world.path("secret"), creds.join("c.json")).unwrap();
-    fs::write(creds.join("d.json"), &text("late")[..10]).unwrap();
+    write("d.json", &text("late")[..10]);
     eventually("each is counted", || {
         metrics(&world).contains("tortie_policy_sync_refused_credentials_total 4")
     });
@@ -345,4 +357,129 @@ fn slow_clients_delay_nothing() {
     };
     client.read_until(is_current);
     client.read_until(|plan| !plan.workload_policies.is_empty());
+}
+
+/// Sends a request with these bytes as its message, and these bytes of headers. Returns the code of the response.
+async fn send_raw(mut channel: Channel, method: &str, message: &str, header_bytes: usize) -> Option<Code> {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let body = [&[0][..], &length, message.as_bytes()].concat();
+    let request = http::Request::post(format!("http://localhost/felix.PolicySync/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("x-large", "h".repeat(header_bytes))
+        .body(Body::new(String::from_utf8(body).unwrap()))
+        .unwrap();
+    poll_fn(|context| channel.poll_ready(context)).await.ok()?;
+    let response = channel.call(request).await.ok()?;
+    Some(Status::from_header_map(response.headers())?.code())
+}
+
+/// Begins a report that is never completed, and waits for its end.
+async fn stall(mut channel: Channel) {
+    let body = StalledRequestBody::new(60 << 10, Bytes::from_static(b"\n"));
+    let request = http::Request::post("http://localhost/felix.PolicySync/Report")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Body::new(body))
+        .unwrap();
+    if poll_fn(|context| channel.poll_ready(context)).await.is_ok() {
+        let _ = channel.call(request).await;
+    }
+}
+
+async fn attack(socket: String) {
+    let endpoint = Endpoint::from_shared(socket).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    for garbage in ["x", "\u{1}\u{2}\u{3}", "\n\u{7f}", "\u{12}\u{12}\u{12}"] {
+        for method in ["Sync", "Report"] {
+            let code = send_raw(channel.clone(), method, garbage, 0).await;
+            assert!(code.is_some_and(|code| code != Code::Ok), "{method} {garbage:?}: {code:?}");
+        }
+    }
+    for size in [20 << 10, 200 << 10] {
+        let channel = endpoint.connect().await.unwrap();
+        let code = send_raw(channel, "Report", "", size).await;
+        assert_ne!(code, Some(Code::Ok), "{size} bytes of headers");
+    }
+    let mut streams = JoinSet::new();
+    for _ in 0..4 {
+        let client = PolicySyncClient::new(endpoint.connect().await.unwrap());
+        for _ in 0..HOSTILE_STREAMS / 4 {
+            let mut client = client.clone();
+            streams.spawn(async move { client.report(DataplaneStats::default()).await.is_ok() });
+        }
+    }
+    // The server refuses streams above its limits.
+    let reported = streams.join_all().await.into_iter().filter(|reported| *reported).count();
+    assert!(reported > 0, "the server answers nothing");
+    // More connections than the socket admits, with more streams than a connection admits.
+    let mut stalled = JoinSet::new();
+    for _ in 0..24 {
+        if let Ok(channel) = endpoint.connect().await {
+            (0..16).for_each(|_| drop(stalled.spawn(stall(channel.clone()))));
+        }
+    }
+    tokio::time::timeout(MESSAGE_TIMEOUT, stalled.join_all()).await.expect("half-open streams end");
+}
+
+#[test]
+fn hostile_clients_do_not_disturb_the_proxy() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let (open, guarded, late) = (world.container(), world.container(), world.container());
+    let [_, address] = attach_containers(&world, &open, &guarded);
+    listen_inside(&guarded);
+    apply_policy(&world, "GET", "all()");
+    write_credentials(&world, "one", "c2");
+    let path = socket(&world, "one");
+    let mut proxy = ProxyClient::synced(&path);
+    eventually("with a proxy", || connects(&open, &address));
+
+    let socket = format!("unix://{}", path.display());
+    let runtime = Runtime::new().unwrap();
+    let attack = runtime.spawn(attack(socket));
+    // During the attack the node serves its other clients.
+    world.must("ADD", "c3", &late.path(), &world.config());
+    apply_policy(&world, "POST", "all()");
+    proxy.read_until(|plan| {
+        let mut policies = plan.policies.values();
+        policies.any(|policy| policy.ingress[0].http.as_deref().is_some_and(|http| http.methods == ["POST"]))
+    });
+    assert!(connects(&open, &address), "{}", world.log());
+    runtime.block_on(attack).unwrap();
+    apply_policy(&world, "PUT", "all()");
+    proxy.read_until(|plan| {
+        let mut policies = plan.policies.values();
+        policies.any(|policy| policy.ingress[0].http.as_deref().is_some_and(|http| http.methods == ["PUT"]))
+    });
+    assert!(connects(&open, &address), "{}", world.log());
+    let output = metrics(&world);
+    assert!(output.contains("tortie_policy_sync_subscribers 1"), "{output}");
+}
+
+#[test]
+fn the_newest_credentials_of_a_workload_count() {
+    let mut world = NodeFixture::without_node("10.77.0.0/24");
+    start(&mut world);
+    let (open, guarded) = (world.container(), world.container());
+    let [_, address] = attach_containers(&world, &open, &guarded);
+    listen_inside(&guarded);
+    apply_policy(&world, "GET", "all()");
+    write_credentials(&world, "old", "c2");
+    let mut old = ProxyClient::synced(&socket(&world, "old"));
+    eventually("with a proxy", || connects(&open, &address));
+    // A pod of the same name: the proxy of the old one does not count for it.
+    write_credentials(&world, "new", "c2");
+    assert_eq!(old.read_to_end().code(), tonic::Code::Aborted);
+    eventually("the new proxy is not in sync", || !connects(&open, &address));
+    let old_socket = world.path("sync/mount/old/socket");
+    assert!(UnixStream::connect(&old_socket).is_err(), "the old proxy cannot come back");
+    let new = ProxyClient::synced(&socket(&world, "new"));
+    eventually("the new proxy is in sync", || connects(&open, &address));
+    // The volume of the old pod is unmounted.
+    fs::remove_file(world.path("sync/creds/old.json")).unwrap();
+    eventually("its credentials are gone", || !world.path("sync/mount/old").exists());
+    assert!(connects(&open, &address), "{}", world.log());
+    drop(new);
+    eventually("the proxy is gone", || !connects(&open, &address));
 }

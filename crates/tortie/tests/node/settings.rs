@@ -173,6 +173,27 @@ fn a_mask_with_too_few_bits_is_rejected() {
     assert!(marks().contains("0x00000100"), "{}", marks());
 }
 
+#[test]
+fn ambient_mode_follows_its_settings() {
+    let world = NodeFixture::new();
+    let (meshed, plain) = (world.container(), world.container());
+    let mut config = world.config();
+    let other = world.must("ADD", "c1", &plain.path(), &config).addresses()[0].clone();
+    config["tortie_labels"] = json!({"istio.io/dataplane-mode": "ambient"});
+    let address = world.must("ADD", "c2", &meshed.path(), &config).addresses()[0].clone();
+    let table = || world.host.exec("nft list table inet tortie");
+    assert!(!table().contains("all-istio-weps"), "{}", table());
+    for (mark, chain) in [("AF21", "goto dscp-18-4"), ("23", "goto dscp-23-4")] {
+        world.felix(&format!("istioAmbientMode: Enabled, istioDSCPMark: {mark}"));
+        eventually("connections in the mesh are marked", || table().contains(chain));
+    }
+    let listed = world.host.exec("nft list set inet tortie all-istio-weps-4");
+    let members: Vec<&str> = listed.split(|c: char| !c.is_ascii_digit() && c != '.').collect();
+    assert!(members.contains(&address.as_str()) && !members.contains(&other.as_str()), "{listed}");
+    world.felix("istioAmbientMode: Disabled");
+    eventually("nothing is marked", || !table().contains("all-istio-weps"));
+}
+
 /// Creates a directory that becomes /dev for the node only, with a syslog socket of this test.
 fn with_syslog(world: &NodeFixture) -> (UnixDatagram, String) {
     let dev = world.path("dev").display().to_string();

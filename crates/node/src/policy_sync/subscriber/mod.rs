@@ -100,6 +100,8 @@ pub struct Subscriber {
     policies: BTreeMap<PolicyId, Arc<PlannedPolicy>>,
     profiles: BTreeMap<String, Arc<ProfileRules>>,
     endpoint: Option<WorkloadPolicy>,
+    /// Whether the plan has lost the endpoint since. A new one is sent even if it is equal.
+    endpoint_removed: bool,
     namespaces: BTreeMap<String, PeerLabels>,
     service_accounts: BTreeMap<ServiceAccountId, PeerLabels>,
     in_sync: bool,
@@ -120,6 +122,7 @@ impl Subscriber {
             policies: BTreeMap::new(),
             profiles: BTreeMap::new(),
             endpoint: None,
+            endpoint_removed: false,
             namespaces: BTreeMap::new(),
             service_accounts: BTreeMap::new(),
             in_sync: false,
@@ -148,7 +151,10 @@ impl Subscriber {
             PlanUpdate::Members { set, added, removed } => return self.note_members(set, added, removed),
             PlanUpdate::Policy(id, _) => self.policy_changed |= self.policies.contains_key(id),
             PlanUpdate::Profile(name, _) => self.policy_changed |= self.profiles.contains_key(name),
-            PlanUpdate::WorkloadPolicy(id, _) => self.policy_changed |= *id == self.workload,
+            PlanUpdate::WorkloadPolicy(id, endpoint) if *id == self.workload => {
+                self.policy_changed = true;
+                self.endpoint_removed |= endpoint.is_none();
+            }
             // The first messages contain all namespaces and accounts.
             PlanUpdate::Namespace(name, _) if self.in_sync => {
                 self.changed_namespaces.insert(name.clone());
@@ -165,6 +171,7 @@ impl Subscriber {
     pub fn note_replacement(&mut self, plan: &SyncPlan) {
         self.outdate_sets();
         self.policy_changed = true;
+        self.endpoint_removed |= !plan.endpoints.contains_key(&self.workload);
         if self.in_sync {
             self.changed_namespaces.extend(self.namespaces.keys().chain(plan.namespaces.keys()).cloned());
             let accounts = self.service_accounts.keys().chain(plan.service_accounts.keys());
@@ -253,7 +260,8 @@ impl Subscriber {
                 messages.push(OutgoingMessage::Profile(name.clone(), Some(profile.clone())));
             }
         }
-        if endpoint != self.endpoint {
+        let created_again = std::mem::take(&mut self.endpoint_removed) && endpoint.is_some();
+        if endpoint != self.endpoint || created_again {
             let sent = endpoint.clone().map(Box::new);
             messages.push(OutgoingMessage::Endpoint(self.workload.clone(), sent));
             self.endpoint = endpoint;

@@ -48,10 +48,20 @@ impl HttpClient {
 
     /// Sends a request and returns its response. The target is not changed in any way.
     pub fn send(&mut self, method: &str, target: &str) -> io::Result<HttpResponse> {
+        self.send_with_headers(method, target, "")
+    }
+
+    /// Sends a request with further header lines, each of which ends with CRLF.
+    pub fn send_with_headers(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &str,
+    ) -> io::Result<HttpResponse> {
         if self.stream.is_none() {
             self.connect()?;
         }
-        let response = self.exchange(method, target);
+        let response = self.exchange(method, target, headers);
         if response.as_ref().map_or(true, |response| response.closes) {
             self.stream = None;
         }
@@ -63,9 +73,10 @@ impl HttpClient {
         self.send(method, target).unwrap_or_else(|error| panic!("{method} {target}: {error}")).status
     }
 
-    fn exchange(&mut self, method: &str, target: &str) -> io::Result<HttpResponse> {
+    fn exchange(&mut self, method: &str, target: &str, headers: &str) -> io::Result<HttpResponse> {
         let Some(stream) = &mut self.stream else { return Err(io::ErrorKind::NotConnected.into()) };
-        let request = format!("{method} {target} HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n\r\n");
+        let request =
+            format!("{method} {target} HTTP/1.1\r\nhost: web\r\ncontent-length: 0\r\n{headers}\r\n");
         stream.get_mut().write_all(request.as_bytes())?;
         let head = read_head(stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let status = head[0].split(' ').nth(1).and_then(|status| status.parse().ok());

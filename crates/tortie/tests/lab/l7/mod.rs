@@ -27,7 +27,11 @@ struct ProxiedLab {
 
 impl ProxiedLab {
     fn up() -> ProxiedLab {
-        let lab = TestLab::up(&["--nodes", "2"]);
+        ProxiedLab::with_hubs("0")
+    }
+
+    fn with_hubs(hubs: &str) -> ProxiedLab {
+        let lab = TestLab::up(&["--nodes", "2", "--hub", hubs]);
         let mut add = lab.command(&["pod", "add", "web", "--node", "node1", "--label", "app=web", "--envoy"]);
         let printed = tortie_testkit::run(add.env("ENVOY", envoy_program()));
         let web = printed.lines().map(str::to_owned).collect();
@@ -80,7 +84,7 @@ const ALLOW_GET: &str = "{action: Allow, protocol: TCP, source: {selector: role 
                          http: {methods: [GET], paths: [{exact: /allowed}, {prefix: /api}]}}";
 
 /// Targets that a careless comparison of paths takes for `/allowed` or for something below `/api`.
-const PATH_TRICKS: [&str; 30] = [
+const PATH_TRICKS: [&str; 36] = [
     "/denied",
     "/",
     "/allowedx",
@@ -111,6 +115,13 @@ const PATH_TRICKS: [&str; 30] = [
     "/allowed%00",
     "/allowed%2500",
     "/denied?/../allowed",
+    // Some servers take these for names below `/denied`.
+    "/denied/../allowed",
+    "/denied/..%2fallowed",
+    "/denied/..;/allowed",
+    "/denied/x\\..\\..\\allowed",
+    "/denied%3f/../allowed",
+    "/api%2fx",
 ];
 
 #[test]
@@ -152,6 +163,56 @@ fn methods_and_paths_decide_about_requests() {
     bypassing_envoy_is_blocked(&proxied);
     a_change_applies_to_an_open_connection(&proxied);
     the_sidecar_is_removed_with_its_pod(proxied);
+}
+
+#[test]
+fn unusual_requests_do_not_bypass_policy() {
+    let proxied = ProxiedLab::up();
+    proxied.apply_rules(&[ALLOW_GET]);
+    let reached = proxied.server.received();
+    let [long, too_long] = [50_000, 100_000].map(|length| format!("/denied/{}", "a".repeat(length)));
+    let requests = [
+        ("CONNECT", "web:80", ""),
+        ("CONNECT", "/allowed", ""),
+        ("OPTIONS", "*", ""),
+        ("TRACE", "/allowed", ""),
+        ("GET", "allowed", ""),
+        ("GET", "http://web/denied", ""),
+        ("GET", "http://web/allowed/../denied", ""),
+        ("GET", "/denied#/../allowed", ""),
+        ("GET", &long, ""),
+        ("GET", &too_long, ""),
+        ("GET", "/denied", "x-envoy-original-path: /allowed\r\nx-original-url: /allowed\r\n"),
+        ("GET", "/denied", ":path: /allowed\r\n"),
+        ("POST", "/allowed", "x-http-method-override: GET\r\n"),
+        ("GET", "/denied", "connection: upgrade\r\nupgrade: websocket\r\n"),
+        (
+            "GET",
+            "/denied",
+            "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n",
+        ),
+        ("GET", "/denied", "transfer-encoding: chunked\r\n"),
+    ];
+    for (method, target, headers) in requests {
+        let response = proxied.client("client", false).send_with_headers(method, target, headers);
+        // Envoy ends the connection instead of answering some of them.
+        let is_denied = response.as_ref().map_or(true, |response| (400..500).contains(&response.status));
+        let shown: String = target.chars().take(40).collect();
+        assert!(is_denied, "{method} {shown} {headers:?}: {response:?}");
+    }
+    assert_eq!(proxied.server.received(), reached, "no request reached the server");
+
+    let url = format!("http://{}", family(&proxied.web, false));
+    let status = |method: &str, target: &str| {
+        let curl = ["curl", "-sS", "-m", "20", "--http2-prior-knowledge", "--path-as-is", "-o", "/dev/null"];
+        let url = format!("{url}{target}");
+        let request = ["-w", "%{http_code} over %{http_version}", "-X", method, &url];
+        proxied.lab.run(&[&["exec", "client", "--"], &curl[..], &request].concat())
+    };
+    assert_eq!(status("GET", "/allowed"), "200 over 2", "{}", proxied.picture());
+    for (method, target) in [("POST", "/allowed"), ("GET", "/denied"), ("GET", "/denied/..%2fallowed")] {
+        assert_eq!(status(method, target), "403 over 2", "{method} {target}");
+    }
 }
 
 fn bypassing_envoy_is_blocked(proxied: &ProxiedLab) {

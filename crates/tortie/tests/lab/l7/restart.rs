@@ -1,4 +1,4 @@
-//! The policy server and the node's daemon restart under a steady trickle of requests.
+//! The policy server, the node's daemon and hubs restart under a steady trickle of requests.
 
 use super::http::HttpClient;
 use super::{ALLOW_GET, ProxiedLab};
@@ -101,5 +101,39 @@ fn restarts_cause_no_wrong_verdict() {
             _ => outcome == "403",
         };
         assert!(is_right, "{outcomes:?}\n{}", proxied.picture());
+    }
+}
+
+/// Allows another method than [`ALLOW_GET`].
+const ALLOW_POST: &str = "{action: Allow, protocol: TCP, source: {selector: role == 'client'}, destination: {ports: [80]}, \
+                          http: {methods: [POST], paths: [{exact: /allowed}]}}";
+
+#[test]
+fn hub_failover_causes_no_wrong_verdict() {
+    let proxied = ProxiedLab::with_hubs("2");
+    proxied.apply_rules(&[ALLOW_GET]);
+    wait_for_answers(&proxied);
+    let trickles =
+        [false, true, false, true].map(|ipv6| RequestTrickle::start(proxied.client("client", ipv6)));
+    let mut poster = proxied.client("client", false);
+    for hub in ["1", "2"] {
+        proxied.lab.run(&["hub", "stop", hub, "--kill"]);
+        // Both rules allow GET, so the trickle is never denied; the next request sees each change.
+        proxied.apply_rules(&[ALLOW_GET, ALLOW_POST]);
+        assert_eq!([poster.status("POST", "/allowed"), poster.status("GET", "/allowed")], [200, 200]);
+        proxied.apply_rules(&[ALLOW_GET]);
+        assert_eq!([poster.status("POST", "/allowed"), poster.status("GET", "/allowed")], [403, 200]);
+        proxied.lab.run(&["hub", "start", hub]);
+    }
+    // Without any hub the last policy decides.
+    ["1", "2"].iter().for_each(|hub| drop(proxied.lab.run(&["hub", "stop", hub, "--kill"])));
+    wait_for_answers(&proxied);
+    ["1", "2"].iter().for_each(|hub| drop(proxied.lab.run(&["hub", "start", hub])));
+    proxied.apply_rules(&[ALLOW_GET, ALLOW_POST]);
+    assert_eq!(poster.status("POST", "/allowed"), 200);
+    let expected = [("/allowed", "200".to_owned()), ("/denied", "403".to_owned())];
+    for trickle in trickles {
+        let outcomes = trickle.stop();
+        assert!(outcomes.keys().eq(&expected), "{outcomes:?}\n{}", proxied.picture());
     }
 }

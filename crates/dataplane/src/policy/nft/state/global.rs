@@ -85,7 +85,9 @@ impl GlobalChains {
             tunnels: TunnelRenderer { tunnels: &self.tunnels, sets },
         };
         let floating = floating::render(workloads.floating_addresses());
-        let marking = dscp::render(workloads.marked_addresses().chain(hosts.marked_addresses()), sets);
+        let ambient = dscp::AmbientMarking { dscp: settings.policy.ambient_dscp, workloads: interfaces };
+        let marked = workloads.marked_addresses().chain(hosts.marked_addresses());
+        let marking = dscp::render(marked, ambient, sets);
 
         let mut table =
             NftTable { chains: base.chains(&self.service_ranges, &source_nets), ..Default::default() };
