@@ -28,6 +28,7 @@ mod mirror;
 mod moving;
 mod outage;
 mod pods;
+mod prefixes;
 mod services;
 mod token;
 mod upkeep;
