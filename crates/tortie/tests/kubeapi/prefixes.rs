@@ -1,6 +1,7 @@
 //! Policy for pods that the plugins of EKS, AKS and GKE connect: they name interfaces as Calico does, with different
 //! prefixes, and Tortie's plugin is not called.
 
+use crate::manifests::{container_variables, object_of_kind};
 use crate::world::{AttachedPod, KubernetesNodeFixture, NODE_NAME};
 use serde_json::json;
 use std::process::Command;
@@ -21,26 +22,16 @@ const MANIFESTS: [(&str, &str); 3] = [
 const POD_VARIABLES: [&str; 4] =
     ["DATASTORE_TYPE", "TORTIE_DAEMONSET", "TORTIE_HUB_SECRET", "TORTIE_STARTUP_TAINT"];
 
-/// Returns the variables of the daemon in a manifest: literal values, and those from the ConfigMap.
+/// Returns the variables of the daemon in a manifest.
 fn manifest_variables(manifest: &str) -> Vec<(&'static str, &'static str)> {
-    let objects = tortie_model::codec::documents(manifest.as_bytes()).unwrap();
-    let of_kind = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
-    let settings = &of_kind("ConfigMap")["data"];
-    let container = &of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0];
-    let mut variables = Vec::new();
-    for variable in container["env"].as_array().unwrap() {
-        let key = variable["valueFrom"]["configMapKeyRef"]["key"].as_str();
-        let value = key.map_or(&variable["value"], |key| &settings[key]).as_str();
-        let name = variable["name"].as_str().unwrap();
-        if let Some(value) = value.filter(|_| !POD_VARIABLES.contains(&name)) {
-            variables.push((&*name.to_owned().leak(), &*value.to_owned().leak()));
-        }
-    }
-    variables
+    let settings = object_of_kind(manifest, "ConfigMap")["data"].take();
+    let variables = container_variables(&object_of_kind(manifest, "DaemonSet"), &settings).into_iter();
+    let of_process = variables.filter(|(name, _)| !POD_VARIABLES.contains(&name.as_str()));
+    of_process.map(|(name, value)| (&*name.leak(), &*value.leak())).collect()
 }
 
 /// Returns the name of the interface of a pod in the namespace shop, as the plugins compute it.
-fn interface_name(prefix: &str, pod: &str) -> String {
+pub fn interface_name(prefix: &str, pod: &str) -> String {
     let digest =
         run(Command::new("sh").args(["-c", "printf %s \"$0\" | sha1sum"]).arg(format!("shop.{pod}")));
     format!("{prefix}{}", &digest[..11])
