@@ -49,13 +49,19 @@ impl PasswordReader {
 
     /// Follows the Secrets that sessions refer to, and no others. Needs a Tokio runtime.
     pub fn follow(&mut self, bgp: &BgpConfig) {
-        let Some(cluster) = &mut self.cluster else { return };
         let references = bgp.sessions.values().filter_map(|session| session.password.as_ref());
         let names: BTreeSet<&str> = references
             .map(|reference| reference.name.as_str())
-            .filter(|name| is_plain_name(name) && !self.dir.join(name).is_dir())
+            .filter(|name| self.may_be_in_cluster(name))
             .collect();
-        cluster.follow(&names);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.follow(&names);
+        }
+    }
+
+    /// Returns whether a secret is looked for in Kubernetes: it has no directory.
+    fn may_be_in_cluster(&self, name: &str) -> bool {
+        is_object_name(name) && !self.dir.join(name).is_dir()
     }
 
     /// Returns a password. The session stays down until its secret exists.
@@ -66,12 +72,16 @@ impl PasswordReader {
         let text = if is_plain { std::fs::read_to_string(&path).unwrap_or_default() } else { String::new() };
         match (trimmed(&text), &self.cluster) {
             (Some(password), _) => Ok(password),
-            (None, Some(cluster)) if is_plain && !self.dir.join(name).is_dir() => {
-                cluster.read(reference, path)
-            }
+            (None, Some(cluster)) if self.may_be_in_cluster(name) => cluster.read(reference, path),
             (None, _) => Err(PasswordError::MissingFile { name: name.clone(), key: key.clone(), path }),
         }
     }
+}
+
+/// Returns whether Kubernetes accepts the name for a Secret, so that it can be part of the path of a request.
+fn is_object_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) && name.bytes().all(is_allowed)
 }
 
 /// Returns a password without the line break at its end, unless it is empty.
@@ -112,6 +122,16 @@ mod tests {
                 let error = secrets.read(&reference(name, key)).unwrap_err().to_string();
                 assert!(error.starts_with(&format!("secret {name}/{key} not found")), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn only_object_names_become_part_of_requests() {
+        for name in ["bgp-secrets", "bgp.example", "7"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", "..", ".hidden", "a/b", "a?watch=1", "a%2fb", "Upper", "a b"] {
+            assert!(!is_object_name(name), "{name}");
         }
     }
 }
