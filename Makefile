@@ -60,8 +60,8 @@ docs-reference: setup ## Regenerate the pages for settings, variables, commands,
 
 docs-settings: docs-reference
 
-deploy-crds: setup ## Regenerate deploy/00-crds.yaml and deploy/webhooks/10-policies.yaml from the types
-	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie crds::
+deploy-crds: setup ## Regenerate what is derived in deploy/: CRDs and policies from the types, policy-only from 20-node.yaml
+	TORTIE_REFRESH=1 $(CARGO) test --locked -p tortie --bin tortie -- crds:: policy_only_manifests
 
 deny: setup ## Check licences, bans and sources of all dependencies
 	scripts/deny

@@ -3,6 +3,7 @@
 pub mod absence;
 mod action_executor;
 pub mod balancer;
+mod cluster_claim;
 mod compaction;
 pub mod election;
 mod http;

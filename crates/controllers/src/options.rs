@@ -24,4 +24,7 @@ pub struct ControllersArgs {
     /// Identity of this replica in the Lease; by default host name and process id
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub identity: Option<String>,
+    /// Use a datastore that another Kubernetes cluster has used, given by the UID of its namespace kube-system
+    #[arg(long, value_name = "UID", env = "TORTIE_TAKE_OVER")]
+    pub take_over: Option<String>,
 }

@@ -1,6 +1,7 @@
 //! The controllers process: connects, runs leader election, health checks and HTTP endpoints, and follows the
 //! configuration.
 
+use crate::cluster_claim::ClusterClaim;
 use crate::election::LeaderElection;
 use crate::http;
 use crate::leader_loop::{ControllerContext, LEADER_COMPONENTS, run_leader_loop};
@@ -95,6 +96,12 @@ async fn run_until(
         state: state.clone(),
     };
     let resources = ResourceClient::new(client);
+    let claim = context.kubernetes.as_ref().map(|_| ClusterClaim {
+        orchestrator: orchestrator.clone(),
+        resources: resources.clone(),
+        replaced: args.take_over.clone(),
+        state: state.clone(),
+    });
     let (sender, settings) = watch::channel(Arc::new(ControllerSettings::default()));
     let metrics = watch::channel(0);
     tracing::info!(identity = election.identity, "starting the controllers");
@@ -107,7 +114,7 @@ async fn run_until(
             () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
             () = http::serve_on_port(metrics.1, "metrics", http::metrics_router(state.clone())) => {}
-            () = run_elections(&election, &context, mover.as_ref(), settings.clone()) => {}
+            () = run_elections(&election, &context, claim.as_ref(), mover.as_ref(), settings.clone()) => {}
         }
     };
     let outcome = tokio::select! {
@@ -159,10 +166,12 @@ fn default_identity() -> String {
     format!("{}-{}", host.trim(), std::process::id())
 }
 
-/// Waits for leadership, leads until it is lost, and repeats.
+/// Waits until the datastore belongs to this cluster and for leadership, leads until either is lost, and repeats.
+/// `claim` is `None` if Kubernetes is the datastore.
 async fn run_elections(
     election: &LeaderElection,
     context: &ControllerContext,
+    claim: Option<&ClusterClaim>,
     mover: Option<&DatastoreMover>,
     mut settings: watch::Receiver<Arc<ControllerSettings>>,
 ) {
@@ -173,6 +182,9 @@ async fn run_elections(
     let heartbeat = context.state.liveness.part("election");
     loop {
         context.state.set_metrics(metrics::page(&BTreeMap::new(), [], &ControllerCounters::default(), false));
+        if let Some(claim) = claim {
+            claim.wait_until_held(&heartbeat).await;
+        }
         election.wait_until_leading(&heartbeat).await;
         tracing::info!(identity = election.identity, "this replica leads");
         tokio::select! {
@@ -180,6 +192,9 @@ async fn run_elections(
             // Migration is only possible if Kubernetes is the datastore; the branch is disabled otherwise.
             Some(()) = OptionFuture::from(mover.map(DatastoreMover::follow)) => return,
             () = election.renew_until_lost(&heartbeat) => tracing::warn!("this replica lost the leadership"),
+            Some(()) = OptionFuture::from(claim.map(ClusterClaim::wait_until_lost)) => {
+                tracing::error!("another Kubernetes cluster has taken the datastore over");
+            }
         }
         for part in LEADER_COMPONENTS {
             context.state.liveness.forget(part);
@@ -360,6 +375,7 @@ mod tests {
             lease_namespace: "kube-system".to_owned(),
             lease_name: "tortie-controllers".to_owned(),
             identity: None,
+            take_over: None,
         };
         let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
         let running = run_until(args, config, async { _ = receiver.await });

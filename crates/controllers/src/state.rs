@@ -13,6 +13,7 @@ pub const STARTUP_COMPONENT: &str = "Startup";
 pub const DATASTORE_COMPONENT: &str = "CalicoDatastore";
 pub const KUBERNETES_COMPONENT: &str = "KubeAPIServer";
 pub const ABSENCE_COMPONENT: &str = "ProofOfAbsence";
+pub const CLUSTER_COMPONENT: &str = "ClusterClaim";
 
 /// Interval between writes of the file, also without changes.
 pub const STATUS_WRITE_INTERVAL: Duration = Duration::from_secs(10);

@@ -355,7 +355,9 @@ impl StartedNode<'_> {
         let keys = WireguardKeys::in_dir(&args.state_dir);
         let (mut engine, reports) =
             NodeEngine::new(self.host.clone(), keys, core, self.state.clone(), recording);
-        let routes = bgp::start(self.settings.bgp, args, &self.host, &self.state, &mut engine);
+        let secrets =
+            bgp::PasswordReader::new(args.secrets_dir.clone(), self.settings.kubernetes.as_ref(), variables);
+        let routes = bgp::start(self.settings.bgp, args, secrets, &self.host, &self.state, &mut engine);
         let (handle, inbox) = EngineHandle::channel();
         let server = SyncServer::new(args, handle.clone(), self.state.clone());
         tasks.spawn("the policy-sync server", server.run(engine.register(policy_sync::PLAN_CONSUMER)));

@@ -112,7 +112,6 @@ fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     fn crds(kinds: &[&str], json_schema: bool) -> CrdsArgs {
         CrdsArgs {
@@ -183,71 +182,6 @@ mod tests {
             fs::read_to_string(&file).unwrap() == made,
             "{} is not what the types say: `make deploy-crds` writes it anew",
             file.display()
-        );
-    }
-
-    /// Also runs the real Helm if `TORTIE_HELM` names its path (`scripts/helm/build` builds it).
-    #[test]
-    fn the_chart_with_default_values_equals_the_manifest() {
-        let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-        let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap();
-        let pairs =
-            [("node", "20-node.yaml"), ("controllers", "30-controllers.yaml"), ("hub", "40-hub.yaml")];
-        for (template, manifest) in pairs {
-            let mut text = read(&format!("chart/templates/{template}.yaml"));
-            for line in read("chart/values.yaml").lines().filter(|line| !line.starts_with('#')) {
-                let (name, value) = line.split_once(": ").unwrap();
-                // A value that may be empty is quoted in both places.
-                for form in ["", " | quote"] {
-                    text = text.replace(&format!("{{{{ .Values.{name}{form} }}}}"), value);
-                }
-            }
-            assert_eq!(text, read(manifest));
-        }
-        assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
-        if let Some(helm) = std::env::var_os("TORTIE_HELM") {
-            helm_makes_the_manifests(&helm, &deploy);
-        }
-    }
-
-    /// Returns the objects by kind and name.
-    fn objects(text: &str) -> BTreeMap<(String, String), Value> {
-        let objects = codec::documents(text.as_bytes()).unwrap().into_iter().map(|object| {
-            let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
-            ((text("/kind"), format!("{} {}", text("/apiVersion"), text("/metadata/name"))), object)
-        });
-        objects.collect()
-    }
-
-    fn helm_makes_the_manifests(helm: &std::ffi::OsStr, deploy: &std::path::Path) {
-        let template = |values: &[&str]| {
-            let mut command = std::process::Command::new(helm);
-            command.args(["template", "tortie", "--include-crds"]).arg(deploy.join("chart")).args(values);
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{output:?}");
-            objects(&String::from_utf8(output.stdout).unwrap())
-        };
-        let files = ["00-crds", "10-access", "20-node", "30-controllers", "40-hub"];
-        let read = |file: &str| objects(&fs::read_to_string(deploy.join(format!("{file}.yaml"))).unwrap());
-        let manifests: BTreeMap<_, _> = files.into_iter().flat_map(read).collect();
-        let made = template(&[]);
-        assert_eq!(made.keys().collect::<Vec<_>>(), manifests.keys().collect::<Vec<_>>());
-        for (id, object) in &made {
-            assert_eq!(object, &manifests[id], "{id:?}");
-        }
-        let other = template(&[
-            "--set",
-            "hubReplicas=3,typhaServiceName=calico-typha,datastoreType=etcdv3,etcdEndpoints=http://e:2379",
-        ]);
-        let at = |kind: &str, name: &str, pointer: &str| {
-            other[&(kind.to_owned(), name.to_owned())].pointer(pointer).cloned().unwrap_or_default()
-        };
-        assert_eq!(at("Deployment", "apps/v1 tortie-hub", "/spec/replicas"), 3);
-        let config = at("ConfigMap", "v1 tortie-config", "/data");
-        assert_eq!(config["typha_service_name"], "calico-typha");
-        assert_eq!(
-            (&config["datastore_type"], &config["etcd_endpoints"]),
-            (&"etcdv3".into(), &"http://e:2379".into())
         );
     }
 

@@ -2,6 +2,8 @@
 
 mod apiserver;
 mod bgp;
+#[cfg(test)]
+mod chart;
 mod controllers;
 mod crds;
 mod datastore;

@@ -5,7 +5,7 @@
 //! none.
 
 use super::backend::{BgpBackend, BgpBackendError, BirdPaths};
-use super::secrets::{SecretDirectory, has_passwords};
+use super::secrets::{PasswordReader, has_passwords};
 use crate::engine::{PlanChange, PlanReceiver};
 use crate::queries::RunningBgp;
 use crate::state::NodeState;
@@ -33,7 +33,7 @@ pub const BIRD_COMPONENT: &str = "bird";
 
 pub struct BirdTask {
     state: Arc<NodeState>,
-    secrets: SecretDirectory,
+    secrets: PasswordReader,
     file: PathBuf,
     control: BirdControl,
     /// Marker file, by which a later speaker of our own knows that the kernel contains routes of BGP.
@@ -50,7 +50,7 @@ pub struct BirdTask {
 impl BirdTask {
     pub fn new(
         state: Arc<NodeState>,
-        secrets: SecretDirectory,
+        secrets: PasswordReader,
         paths: BirdPaths,
         restart_marker: PathBuf,
     ) -> BirdTask {
@@ -109,6 +109,7 @@ impl BirdTask {
     async fn reconcile(&mut self) -> Result<(), BgpBackendError> {
         let Some(bgp) = self.bgp.clone() else { return Ok(()) };
         if has_passwords(&bgp) || self.rendered.is_none() {
+            self.secrets.follow(&bgp);
             self.rendered = render(&bgp, |secret| self.secrets.read(secret));
         }
         let rendered = self.rendered.as_ref().ok_or(BgpBackendError::NoRouterId)?;

@@ -1,6 +1,6 @@
 //! Translates the BGP part of the plan to the configuration of the speaker.
 
-use super::secrets::SecretDirectory;
+use super::secrets::PasswordReader;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tortie_bgp::filter::{
@@ -34,7 +34,7 @@ pub struct PeerLimits {
 }
 
 /// Translates the plan. Returns None if the node has no router ID.
-pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &SecretDirectory) -> Option<TranslatedConfig> {
+pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &PasswordReader) -> Option<TranslatedConfig> {
     let mut config = SpeakerConfig::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![

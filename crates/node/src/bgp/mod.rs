@@ -30,7 +30,7 @@ use host_routes::HostRouteCache;
 use ipnet::IpNet;
 use local_routes::LocalRouteTable;
 use next_hops::UnreachableNextHops;
-use secrets::SecretDirectory;
+pub use secrets::PasswordReader;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -79,12 +79,12 @@ pub struct RouteUpdates {
 pub fn start(
     choice: BackendChoice,
     args: &NodeArgs,
+    secrets: PasswordReader,
     host: &Netns,
     state: &Arc<NodeState>,
     engine: &mut NodeEngine,
 ) -> mpsc::Receiver<RouteUpdates> {
     let (learnt, routes) = mpsc::channel(LEARNT_ROUTES_CAPACITY);
-    let secrets = SecretDirectory::new(args.secrets_dir.clone());
     let restart_marker = args.run_dir.join("bgp");
     match choice {
         BackendChoice::Speaker => {
@@ -105,7 +105,7 @@ pub fn start(
 struct BgpTask {
     host: Netns,
     state: Arc<NodeState>,
-    secrets: SecretDirectory,
+    secrets: PasswordReader,
     limits: PeerLimits,
     /// File that exists if the node has run BGP since the host booted, so that its routes are still in the kernel.
     restart_marker: PathBuf,
@@ -127,7 +127,7 @@ impl BgpTask {
     fn new(
         host: Netns,
         state: Arc<NodeState>,
-        secrets: SecretDirectory,
+        secrets: PasswordReader,
         restart_marker: PathBuf,
         limits: PeerLimits,
         learnt: mpsc::Sender<RouteUpdates>,
@@ -230,6 +230,7 @@ impl BgpTask {
     async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
         if self.needs_configuring {
+            self.secrets.follow(&bgp);
             let configured = match config::speaker(&bgp, self.limits, &self.secrets) {
                 None => Err(BgpBackendError::NoRouterId),
                 Some(TranslatedConfig { config, skipped }) => self.configure(config).await.map(|()| skipped),

@@ -49,6 +49,7 @@ pub const NODE_VARIABLES: &[VariableGroup] = &[
         variable("TORTIE_BIRD_CONFIG", "/etc/calico/confd/config/bird.cfg", "configuration that the node writes for BIRD (`--bird-config`)"),
         variable("TORTIE_BIRD_SOCKET", "/var/run/calico/bird.ctl", "control socket of BIRD (`--bird-socket`)"),
         variable("TORTIE_SECRETS_DIR", "/etc/calico/secrets", "directory with passwords of BGP sessions (`--secrets-dir`)"),
+        variable("NAMESPACE", "", "namespace of the Secrets with [passwords of BGP sessions](../bgp.md#passwords); by default `POD_NAMESPACE`, else `kube-system`"),
     ]},
     VariableGroup { title: "Default IP pools", variables: &[
         variable("NO_DEFAULT_POOLS", "false", "create no pools; an error together with a CIDR below"),

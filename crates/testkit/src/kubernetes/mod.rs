@@ -115,6 +115,12 @@ impl ApiServer {
         ApiServer::with(Some(namespace.to_owned()), address, ports, ApiServerOptions::default(), false)
     }
 
+    /// Starts a server with RBAC enabled in a network namespace.
+    pub fn start_with_rules_in(namespace: &str, address: &str) -> ApiServer {
+        let ports = [6443, 2379, 2380];
+        ApiServer::with(Some(namespace.to_owned()), address, ports, ApiServerOptions::default(), true)
+    }
+
     fn with(
         namespace: Option<String>,
         address: &str,

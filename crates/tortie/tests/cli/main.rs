@@ -6,6 +6,7 @@
 mod address_churn;
 mod explaining;
 mod full_disk;
+mod image;
 mod lab;
 mod moving;
 mod round_trip;

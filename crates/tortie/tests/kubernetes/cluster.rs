@@ -168,6 +168,16 @@ impl KubernetesLab {
         }
     }
 
+    /// Returns whether a command succeeds on a node.
+    pub fn try_on(&self, node: &str, command: &[&str]) -> bool {
+        self.run(&[&["exec", node, "--"], command].concat()).status.success()
+    }
+
+    /// Returns whether a command succeeds in a pod.
+    pub fn try_in_pod(&self, namespace: &str, pod: &str, command: &[&str]) -> bool {
+        self.run_kubectl(&[&["exec", "-n", namespace, pod, "--"], command].concat()).0
+    }
+
     pub fn on(&self, node: &str, command: &[&str]) -> String {
         self.must(&[&["exec", node, "--"], command].concat())
     }

@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod api;
+mod bare_hosts;
 mod cluster;
 mod controllers;
 mod foreign;
@@ -123,6 +124,11 @@ fn the_same_with_a_datastore_beside_kubernetes() {
     let options = ["--nodes", "2", "--datastore", "etcd", "--proxy", "nftables"];
     let cluster = KubernetesLab::up(&options);
     everything_works(&cluster, &["node1", "node2"]);
+    // The controllers copy policies of Kubernetes into the datastore.
+    let shop = PolicyPods::open_with(&cluster, "node2");
+    policies::every_kind_of_rule(&shop);
+    bare_hosts::share_policy_with_pods(&cluster, &shop);
+    shop.close();
     cluster.down();
 }
 

@@ -9,6 +9,7 @@ mod migration;
 mod next_hops;
 mod passwords;
 mod router;
+mod secrets;
 mod seeing;
 mod several;
 mod uptime;

@@ -25,6 +25,13 @@ impl Deref for PeeringFixture {
 impl PeeringFixture {
     /// Starts a node at 10.88.0.1 and fd88::1 with pools 10.77.0.0/24 and fd77::/120.
     pub fn new() -> PeeringFixture {
+        let mut world = PeeringFixture::without_node();
+        world.start_node();
+        world
+    }
+
+    /// Creates the node's namespace and a datastore.
+    pub fn without_node() -> PeeringFixture {
         let mut installation = TestInstallation::new(TORTIE);
         std::fs::create_dir(installation.path("secrets")).unwrap();
         let host = TestNamespace::new("node");
@@ -36,12 +43,15 @@ impl PeeringFixture {
         host.ip("addr add fd88::1/64 dev eth0 nodad");
         host.ip("link set eth0 up");
         installation.start_store();
-        let mut world = PeeringFixture { installation, host, pods: Vec::new() };
-        world.start_node();
-        world
+        PeeringFixture { installation, host, pods: Vec::new() }
     }
 
     pub fn start_node(&mut self) {
+        self.start_node_with(&[]);
+    }
+
+    /// Starts the node with additional environment variables.
+    pub fn start_node_with(&mut self, variables: &[(&str, &str)]) {
         let mut runner = std::process::Command::new("ip");
         runner.args(["netns", "exec", self.host.name()]);
         let mut command = self.node_command(runner);
@@ -57,6 +67,7 @@ impl PeeringFixture {
             ("FELIX_HEALTHENABLED", "true"),
             ("FELIX_PROMETHEUSMETRICSENABLED", "true"),
         ]);
+        command.envs(variables.iter().copied());
         self.installation.start_node(command);
     }
 

@@ -1,7 +1,7 @@
 //! Requests that the controllers send to Kubernetes: leader election, the addresses of pods, the rollout of DaemonSets
 //! and the ingress addresses of services.
 
-use super::{OrchestratorClient, number_at, read};
+use super::{OrchestratorClient, number_at, read, text_at};
 use crate::backend::kubernetes::api::MERGE_PATCH_MEDIA_TYPE;
 use crate::backend::kubernetes::core::CorePod;
 use crate::backend::kubernetes::failure::KubernetesFailure;
@@ -69,6 +69,16 @@ impl OrchestratorClient {
     /// Fails if kube-apiserver does not respond.
     pub async fn check(&self) -> StoreResult<()> {
         self.api.check().await.map_err(|failure| failure.about("the API server".to_owned()))
+    }
+
+    /// Returns the UID of the namespace kube-system, which identifies a cluster.
+    pub async fn cluster_uid(&self) -> StoreResult<String> {
+        let id = "Namespace(kube-system)";
+        let object: Json = read(id, self.api.get("Namespace", "/api/v1/namespaces/kube-system").await)?;
+        match text_at(&object, "/metadata/uid") {
+            "" => Err(StoreError::Datastore(format!("kube-apiserver reported {id} without a UID"))),
+            uid => Ok(uid.to_owned()),
+        }
     }
 
     pub async fn lease(&self, namespace: &str, name: &str) -> StoreResult<Option<LeaderLease>> {

@@ -13,7 +13,9 @@ pub use migration::{DatastoreMigrationObject, DatastoreWorkload, ResourceDefinit
 pub use registration::ApiRegistration;
 pub use serving::{KubernetesSecret, WebhookConfiguration};
 
-use super::api::{KubernetesApi, MERGE_PATCH_MEDIA_TYPE, ObjectDetail, STRATEGIC_MERGE_PATCH_MEDIA_TYPE};
+use super::api::{
+    KubernetesApi, MERGE_PATCH_MEDIA_TYPE, ObjectDetail, STRATEGIC_MERGE_PATCH_MEDIA_TYPE, WatchEventStream,
+};
 use super::core::{CoreMetadata, CoreMetadataObject, CoreNode, CorePod};
 use super::failure::KubernetesFailure;
 pub use super::service::ServiceEndpoint;
@@ -29,7 +31,7 @@ use std::time::Duration;
 use tortie_model::kinds::{Profile, WorkloadEndpoint};
 
 /// Timeout of a watch: longer than the server keeps one open, so a watch that is silent for this long is dead.
-const ACCOUNT_WATCH_TIMEOUT: Duration = Duration::from_secs(660);
+const SINGLE_WATCH_TIMEOUT: Duration = Duration::from_secs(660);
 /// Resource version that selects the newest state in the cache of kube-apiserver.
 const ANY_RESOURCE_VERSION: &str = "0";
 
@@ -215,17 +217,10 @@ impl OrchestratorClient {
             Err(failure) => return Err(failure.about(id)),
         }
         loop {
-            match tokio::time::timeout(ACCOUNT_WATCH_TIMEOUT, events.next()).await {
-                Ok(Some(Ok(WatchEvent::Deleted(account)))) if account["metadata"]["name"] == name => {
-                    return Ok(());
-                }
-                Ok(Some(Ok(WatchEvent::Error(status)))) => {
-                    return Err(KubernetesFailure::of_status(&status).about(id));
-                }
-                Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(failure))) => return Err(failure.about(id)),
-                Ok(None) => return Err(watch_failed(&id, "has ended")),
-                Err(_) => return Err(watch_failed(&id, "is silent")),
+            if let WatchEvent::Deleted(account) = next_event(&mut events, &id).await?
+                && account["metadata"]["name"] == name
+            {
+                return Ok(());
             }
         }
     }
@@ -248,6 +243,19 @@ impl OrchestratorClient {
             return Err(StoreError::Datastore(format!("the Kubernetes API gave no token for {id}")));
         }
         Ok(ServiceAccountToken { text: text.to_owned(), expires: expires.to_owned() })
+    }
+}
+
+/// Returns the next event of a watch of `id`. Fails if the watch has ended, reports an error or is silent for too long.
+async fn next_event(events: &mut WatchEventStream, id: &str) -> StoreResult<WatchEvent<Json>> {
+    match tokio::time::timeout(SINGLE_WATCH_TIMEOUT, events.next()).await {
+        Ok(Some(Ok(WatchEvent::Error(status)))) => {
+            Err(KubernetesFailure::of_status(&status).about(id.to_owned()))
+        }
+        Ok(Some(Ok(event))) => Ok(event),
+        Ok(Some(Err(failure))) => Err(failure.about(id.to_owned())),
+        Ok(None) => Err(watch_failed(id, "has ended")),
+        Err(_) => Err(watch_failed(id, "is silent")),
     }
 }
 

@@ -1,12 +1,15 @@
 //! Objects that webhook and API servers keep in Kubernetes: their certificates in a Secret, and their CAs in the
 //! configurations of webhooks.
 
-use super::{MERGE_PATCH_MEDIA_TYPE, OrchestratorClient, text_at};
+use super::{ANY_RESOURCE_VERSION, MERGE_PATCH_MEDIA_TYPE, OrchestratorClient, next_event, text_at};
 use crate::StoreResult;
+use crate::backend::kubernetes::api::ObjectDetail;
 use crate::backend::kubernetes::failure::KubernetesFailure;
 use data_encoding::BASE64;
+use kube::core::WatchEvent;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 const WEBHOOK_CONFIGURATIONS_PATH: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
@@ -66,6 +69,27 @@ impl OrchestratorClient {
             }
         }
         Ok(secret)
+    }
+
+    /// Passes the secret to `changed`, and again after each change, until the watch ends. Returns the reason of the end;
+    /// the caller may then call it again. Needs the rights to get and to watch this secret, not those to list others.
+    pub async fn follow_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut changed: impl FnMut(KubernetesSecret),
+    ) -> StoreResult<Infallible> {
+        let id = format!("Secret({namespace}/{name})");
+        let path = format!("/api/v1/namespaces/{namespace}/secrets");
+        let opened = self.api.watch_named(&path, name, ObjectDetail::Metadata, ANY_RESOURCE_VERSION).await;
+        let mut events = opened.map_err(|failure| failure.about(id.clone()))?;
+        changed(self.secret(namespace, name).await?);
+        loop {
+            match next_event(&mut events, &id).await? {
+                WatchEvent::Bookmark(_) => {}
+                _ => changed(self.secret(namespace, name).await?),
+            }
+        }
     }
 
     /// Creates the secret, or replaces the version that was read. Fails with a conflict if another client was faster.

@@ -1,0 +1,151 @@
+//! Follows Secrets in Kubernetes, each with a separate watch, so that the node needs no right to list Secrets.
+//!
+//! Passwords that were read stay valid while kube-apiserver is unavailable: an outage resets no session.
+
+use super::{PasswordError, trimmed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tortie_plan::bgp::PasswordReference;
+use tortie_store::config::KubernetesTarget;
+use tortie_store::orchestrator::OrchestratorClient;
+use tortie_store::{StoreLimits, StoreResult};
+
+/// Namespace of the Secrets if no variable names it, as in Calico.
+pub const DEFAULT_SECRET_NAMESPACE: &str = "kube-system";
+/// Maximum number of Secrets that a node follows; each is a connection to kube-apiserver.
+const MAX_FOLLOWED_SECRETS: usize = 64;
+const SECRET_RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// The content of a Secret, as far as this node knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SecretContent {
+    NotRead,
+    Refused(String),
+    /// The data; empty if the Secret does not exist.
+    Read(BTreeMap<String, String>),
+}
+
+struct FollowedSecret {
+    content: watch::Receiver<SecretContent>,
+    task: AbortHandle,
+}
+
+pub struct ClusterSecrets {
+    target: KubernetesTarget,
+    namespace: String,
+    followed: BTreeMap<String, FollowedSecret>,
+    /// Dropping it aborts the tasks.
+    tasks: JoinSet<()>,
+}
+
+impl ClusterSecrets {
+    pub fn new(target: KubernetesTarget, namespace: String) -> ClusterSecrets {
+        ClusterSecrets { target, namespace, followed: BTreeMap::new(), tasks: JoinSet::new() }
+    }
+
+    /// Starts and ends watches, so that exactly these Secrets are followed, up to the limit.
+    pub fn follow(&mut self, names: &BTreeSet<&str>) {
+        self.followed.retain(|name, secret| {
+            let is_named = names.contains(name.as_str());
+            if !is_named {
+                secret.task.abort();
+            }
+            is_named
+        });
+        while self.tasks.try_join_next().is_some() {}
+        for name in names {
+            if self.followed.len() >= MAX_FOLLOWED_SECRETS || self.followed.contains_key(*name) {
+                continue;
+            }
+            let (sender, content) = watch::channel(SecretContent::NotRead);
+            let following =
+                follow_secret(self.target.clone(), self.namespace.clone(), (*name).to_owned(), sender);
+            let task = self.tasks.spawn(following);
+            self.followed.insert((*name).to_owned(), FollowedSecret { content, task });
+        }
+    }
+
+    /// Returns a password; `path` is the file that would take precedence.
+    pub fn read(&self, reference: &PasswordReference, path: PathBuf) -> Result<String, PasswordError> {
+        let PasswordReference { name, key } = reference.clone();
+        let namespace = self.namespace.clone();
+        let Some(secret) = self.followed.get(&name) else {
+            return Err(PasswordError::TooMany { name, key, limit: MAX_FOLLOWED_SECRETS });
+        };
+        match &*secret.content.borrow() {
+            SecretContent::NotRead => Err(PasswordError::NotRead { name, key }),
+            SecretContent::Refused(reason) => {
+                Err(PasswordError::Refused { name, key, namespace, reason: reason.clone() })
+            }
+            SecretContent::Read(data) => data
+                .get(&key)
+                .and_then(|text| trimmed(text))
+                .ok_or(PasswordError::Missing { name, key, namespace, path }),
+        }
+    }
+}
+
+/// Follows a Secret until the task is aborted.
+async fn follow_secret(
+    target: KubernetesTarget,
+    namespace: String,
+    name: String,
+    content: watch::Sender<SecretContent>,
+) {
+    loop {
+        let Err(error) = follow_once(&target, &namespace, &name, &content).await;
+        tracing::debug!(%error, "the watch of a secret ended; retrying");
+        content.send_if_modified(|content| match content {
+            SecretContent::Read(_) => false,
+            _ => {
+                *content = SecretContent::Refused(error.to_string());
+                true
+            }
+        });
+        tokio::time::sleep(SECRET_RETRY_DELAY).await;
+    }
+}
+
+async fn follow_once(
+    target: &KubernetesTarget,
+    namespace: &str,
+    name: &str,
+    content: &watch::Sender<SecretContent>,
+) -> StoreResult<Infallible> {
+    let client = OrchestratorClient::connect(target, StoreLimits::default()).await?;
+    client
+        .follow_secret(namespace, name, |secret| _ = content.send_replace(SecretContent::Read(secret.data)))
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_follows_a_bounded_number_of_secrets() {
+        let target =
+            KubernetesTarget { endpoint: "http://127.0.0.1:9".to_owned(), ..KubernetesTarget::default() };
+        let mut secrets = ClusterSecrets::new(target, "kube-system".to_owned());
+        let names: Vec<String> = (0..=MAX_FOLLOWED_SECRETS).map(|number| format!("s{number:03}")).collect();
+        let read = |secrets: &ClusterSecrets, name: &str| {
+            let reference = PasswordReference { name: name.to_owned(), key: "key".to_owned() };
+            secrets.read(&reference, PathBuf::new()).unwrap_err()
+        };
+        secrets.follow(&names.iter().map(String::as_str).collect());
+        assert_eq!(secrets.followed.len(), MAX_FOLLOWED_SECRETS);
+        let [first, last] = [&names[0], &names[MAX_FOLLOWED_SECRETS]];
+        assert!(!matches!(read(&secrets, first), PasswordError::TooMany { .. }));
+        let error = read(&secrets, last).to_string();
+        assert_eq!(error, "secret s064/key is not read: the node reads at most 64 secrets");
+
+        // One that is no longer named makes room.
+        secrets.follow(&names[1..].iter().map(String::as_str).collect());
+        assert!(!matches!(read(&secrets, last), PasswordError::TooMany { .. }));
+        assert!(matches!(read(&secrets, first), PasswordError::TooMany { .. }));
+    }
+}
