@@ -92,12 +92,18 @@ enum LabCommand {
         arguments: Vec<OsString>,
     },
     /// Write a container image of this program (OCI archive)
+    #[command(after_help = "Examples:
+  tortie lab image -o tortie.tar
+  tortie lab image -o envoy.tar --tag docker.io/envoyproxy/envoy:v1.40.0 --program $(scripts/envoy)")]
     Image {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
         /// Name and tag of the image
         #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE_IMAGE)]
         tag: String,
+        /// Make an image of another program and its shared libraries, such as Envoy
+        #[arg(long, value_name = "FILE", requires = "tag")]
+        program: Option<PathBuf>,
     },
     /// Internal: starts the init process of a Kubernetes node, or with --first runs as it
     #[command(hide = true)]
@@ -291,7 +297,12 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
         LabCommand::Kubectl { arguments } => kube::enter::kubectl(&place, &arguments),
         LabCommand::Machine { node, first: false } => kube::machine::boot(&place, &node),
         LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
-        LabCommand::Image { output, tag } => {
+        LabCommand::Image { output, tag, program: Some(program) } => {
+            ContainerImage::program(&program, &tag)?.write(&output)?;
+            print_progress(&format!("{tag} is in {}", output.display()));
+            Ok(())
+        }
+        LabCommand::Image { output, tag, program: None } => {
             let own = std::path::Path::new("/proc/self/exe");
             let program = std::fs::read_link(own).map_err(LabError::file(own))?;
             ContainerImage::tortie(&program, &tag)?.write(&output)?;

@@ -44,7 +44,7 @@ pub enum CredentialsError {
     Json(String),
     #[error("{field}: {value:?} is not {expected}")]
     Field { field: &'static str, value: String, expected: &'static str },
-    #[error("{0} has the same UID")]
+    #[error("{0} has the same UID and names another workload")]
     Duplicate(String),
     #[error("there are more than {MAX_CREDENTIAL_FILES} credential files")]
     TooMany,
@@ -120,6 +120,8 @@ impl CredentialDirectory {
             file.error = refresh(file, &dir.join(&name)).err();
             if let Some(credentials) = &file.credentials {
                 match owners.get(&credentials.uid) {
+                    // A pod with several volumes has a file for each.
+                    Some(_) if round.credentials.get(&credentials.uid) == Some(credentials) => {}
                     Some(owner) => file.error = Some(CredentialsError::Duplicate(owner.clone())),
                     None => {
                         owners.insert(credentials.uid.clone(), name.clone());
@@ -293,7 +295,8 @@ mod tests {
         symlink(at("secret"), at("link.json")).unwrap();
         fs::create_dir(at("dir.json")).unwrap();
         fs::write(at("good.json"), file("good")).unwrap();
-        fs::write(at("same.json"), file("good")).unwrap();
+        let other = json!({"UID": "good", "Workload": "other", "Namespace": "shop"});
+        fs::write(at("same.json"), other.to_string()).unwrap();
         fs::write(at("README"), "x").unwrap();
         let (uids, refused) = read(&mut directory, dir.path());
         assert_eq!(uids, ["good"]);
@@ -305,6 +308,19 @@ mod tests {
         assert_eq!(read(&mut directory, dir.path()).0, ["good", "part"], "the other file with the UID");
         fs::remove_file(at("same.json")).unwrap();
         assert_eq!(read(&mut directory, dir.path()).0, ["part"]);
+    }
+
+    #[test]
+    fn volumes_of_one_pod_share_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut directory = CredentialDirectory::default();
+        for name in ["first.json", "second.json"] {
+            fs::write(path(name), file("a")).unwrap();
+        }
+        assert_eq!(read(&mut directory, dir.path()), (vec!["a".to_owned()], vec![]));
+        fs::remove_file(path("first.json")).unwrap();
+        assert_eq!(read(&mut directory, dir.path()), (vec!["a".to_owned()], vec![]));
     }
 
     #[test]
