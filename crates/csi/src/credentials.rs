@@ -1,5 +1,5 @@
-//! The credential files that tell the node which pod may use which socket: `<prefix>/creds/<volume id>.json`, in Calico's
-//! format. A file appears complete or not at all.
+//! The credential files of pods for the node: `<prefix>/creds/<volume id>.json`, in Calico's format. Files are replaced
+//! atomically.
 
 use crate::error::VolumeError;
 use crate::volume::{PodIdentity, is_plain};
@@ -52,7 +52,7 @@ impl CredentialStore {
         &self.dir
     }
 
-    /// Reads the credentials of a volume. Returns `None` if there are none, or none that can be read.
+    /// Reads the credentials of a volume. Returns `None` if the file is missing or malformed.
     pub fn read(&self, volume_id: &str) -> Result<Option<PodCredentials>, VolumeError> {
         let path = self.file(volume_id);
         let read = || -> io::Result<Vec<u8>> {

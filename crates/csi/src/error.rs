@@ -29,7 +29,7 @@ impl VolumeError {
         VolumeError::Field { field, value: value.chars().take(MAX_SHOWN_CHARACTERS).collect(), expected }
     }
 
-    /// Returns a function that adds what was attempted to an I/O error.
+    /// Returns a function that adds the attempted action to an I/O error.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
         let path = path.to_owned();
         move |source| VolumeError::Io { action, path, source }

@@ -209,7 +209,7 @@ fn drivers_replace_the_sockets_of_crashed_ones() {
         let _ = first.task.await;
         for socket in &sockets {
             let _ = fs::remove_file(socket);
-            // What a killed process leaves: a file without a listener.
+            // A killed process leaves a socket without a listener.
             drop(UnixListener::bind(socket).unwrap());
         }
         let credentials = dir.join("nodeagent/creds/csi-old.json");

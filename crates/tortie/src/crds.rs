@@ -205,6 +205,10 @@ mod tests {
             assert_eq!(text, read(manifest));
         }
         assert_eq!(read("chart/templates/access.yaml"), read("10-access.yaml"));
+        let optional =
+            read("chart/templates/csi.yaml").replace("{{ .Values.image }}", "localhost/tortie:latest");
+        let manifest = read("l7/10-csi.yaml");
+        assert_eq!(optional, format!("{{{{- if .Values.csiDriver }}}}\n{manifest}{{{{- end }}}}\n"));
         if let Some(helm) = std::env::var_os("TORTIE_HELM") {
             helm_makes_the_manifests(&helm, &deploy);
         }
@@ -237,8 +241,11 @@ mod tests {
         }
         let other = template(&[
             "--set",
-            "hubReplicas=3,typhaServiceName=calico-typha,datastoreType=etcdv3,etcdEndpoints=http://e:2379",
+            "hubReplicas=3,typhaServiceName=calico-typha,datastoreType=etcdv3,etcdEndpoints=http://e:2379,csiDriver=true",
         ]);
+        for (id, object) in &read("l7/10-csi") {
+            assert_eq!(object, &other[id], "{id:?}");
+        }
         let at = |kind: &str, name: &str, pointer: &str| {
             other[&(kind.to_owned(), name.to_owned())].pointer(pointer).cloned().unwrap_or_default()
         };

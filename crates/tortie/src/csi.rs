@@ -28,7 +28,7 @@ pub fn run(args: CsiArgs) -> Result<(), CsiError> {
         prefix: args.policy_sync_prefix,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    // One thread serves kubelet; system calls that may block have threads of their own.
+    // One thread serves kubelet; system calls that may block run on other threads.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CsiError::Runtime)?;
     runtime.block_on(tortie_csi::run(options))

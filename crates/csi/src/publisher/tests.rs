@@ -13,7 +13,7 @@ struct TestHost {
     publisher: VolumePublisher,
 }
 
-/// Runs a test in a mount namespace of its own, so that no mount is left on the machine.
+/// Runs a test in a separate mount namespace, so that no mount is left on the machine.
 fn on_host(test: impl FnOnce(&TestHost) + Send + 'static) {
     let tested = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -219,7 +219,7 @@ fn credentials_of_removed_pods_are_removed() {
         for volume in [&gone, &kept] {
             host.publisher.publish(volume).unwrap();
         }
-        // A file that somebody else has written, for a workload without a pod.
+        // Credentials of a workload that is not a pod.
         fs::write(host.path("creds/vm.json"), "{\"UID\":\"vm\",\"Workload\":\"vm\",\"Namespace\":\"shop\"}")
             .unwrap();
         // As kubelet does when the node has restarted: the mounts are gone, and the directories are removed.

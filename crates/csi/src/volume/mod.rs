@@ -122,8 +122,8 @@ impl VolumeTarget {
 }
 
 impl PodVolume {
-    /// Checks a request. The description of the pod must come from kubelet and not from the attributes of the volume,
-    /// which users write: kubelet's path has a UID that nobody knows before the pod exists.
+    /// Checks a request. kubelet must have described the pod: users can write the same keys into the attributes of a
+    /// volume, but they cannot know the UID in kubelet's path before the pod exists.
     pub fn from_request(
         request: &NodePublishVolumeRequest,
         kubelet_dir: &Path,
@@ -177,7 +177,7 @@ impl PodVolume {
     }
 }
 
-/// Returns the ID of a FlexVolume, which has none of its own.
+/// Returns the ID of a FlexVolume, made of the UID of the pod and the name of the volume.
 pub fn flexvolume_id(target: &VolumeTarget) -> String {
     format!("{}.{}", target.pod_uid, target.volume_name)
 }
