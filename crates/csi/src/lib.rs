@@ -11,8 +11,7 @@ mod server;
 mod service;
 mod volume;
 
-pub use error::{CsiError, VolumeError};
+pub use error::CsiError;
 pub use flexvolume::{FLEXVOLUME_CONFIG_FILE, run_flexvolume};
-pub use publisher::{DEFAULT_PREFIX, MAX_VOLUMES, VolumePublisher};
+pub use publisher::DEFAULT_PREFIX;
 pub use server::{CsiOptions, DEFAULT_KUBELET_DIR, run};
-pub use volume::{DRIVER_NAME, PodIdentity, PodVolume, VolumePlugin, VolumeTarget};

@@ -3,6 +3,7 @@
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,7 +21,7 @@ use tortie_csi::proto::csi::{
 };
 use tortie_csi::proto::pluginregistration::registration_client::RegistrationClient;
 use tortie_csi::proto::pluginregistration::{InfoRequest, RegistrationStatus};
-use tortie_csi::{CsiError, CsiOptions};
+use tortie_csi::{CsiError, CsiOptions, run_flexvolume};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const UID: &str = "0f3a1c52-8d1e-4f35-9f44-5d3f1d9a7e10";
@@ -164,6 +165,45 @@ fn volumes_are_published_and_removed_repeatedly() {
 }
 
 #[test]
+fn flexvolumes_are_mounted_and_unmounted() {
+    run_test(async |dir| {
+        let config = dir.join("nodeagent.json");
+        fs::write(&config, json!({"nodeagent_management_home": dir.join("nodeagent")}).to_string()).unwrap();
+        let volume = dir.join(format!("kubelet/pods/{UID}/volumes/nodeagent~uds/policy"));
+        fs::create_dir_all(&volume).unwrap();
+        let run = |arguments: &[&str]| {
+            let mut out = Vec::new();
+            run_flexvolume(arguments, &config, &mut out);
+            let response: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(response, json!({"status": "Success"}));
+        };
+        let options = json!({
+            "kubernetes.io/pod.uid": UID,
+            "kubernetes.io/pod.name": "web",
+            "kubernetes.io/pod.namespace": "shop",
+            "kubernetes.io/serviceAccount.name": "web",
+            "kubernetes.io/fsType": "",
+            "kubernetes.io/readwrite": "rw",
+        });
+        let path = volume.to_str().unwrap();
+        for _ in 0..2 {
+            run(&["mount", path, &options.to_string()]);
+        }
+        let credentials = dir.join(format!("nodeagent/creds/{UID}.policy.json"));
+        let written: Value = serde_json::from_slice(&fs::read(&credentials).unwrap()).unwrap();
+        let expected = json!({"UID": UID, "Workload": "web", "Namespace": "shop", "ServiceAccount": "web"});
+        assert_eq!(written, expected);
+        fs::write(dir.join("nodeagent/mount").join(UID).join("seen"), "").unwrap();
+        assert!(volume.join("nodeagent/seen").exists());
+        fs::remove_file(dir.join("nodeagent/mount").join(UID).join("seen")).unwrap();
+        for _ in 0..2 {
+            run(&["unmount", path]);
+            assert!(!volume.exists() && !credentials.exists());
+        }
+    });
+}
+
+#[test]
 fn bad_requests_have_codes_and_fields() {
     run_test(async |dir| {
         let driver = RunningDriver::start(&dir).await;
@@ -215,6 +255,7 @@ fn drivers_replace_the_sockets_of_crashed_ones() {
         let credentials = dir.join("nodeagent/creds/csi-old.json");
         fs::create_dir_all(credentials.parent().unwrap()).unwrap();
         fs::write(&credentials, "{\"UID\":\"gone\",\"Workload\":\"web\",\"Namespace\":\"shop\"}").unwrap();
+        fs::create_dir_all(dir.join("kubelet/pods")).unwrap();
         let second = RunningDriver::start(&dir).await;
         second.node().await.node_get_info(NodeGetInfoRequest {}).await.unwrap();
         assert!(!credentials.exists(), "the pod is gone");

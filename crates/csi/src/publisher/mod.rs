@@ -96,6 +96,10 @@ impl VolumePublisher {
     /// their number. Files with other names belong to others.
     pub fn remove_orphans(&self, kubelet_dir: &Path) -> Result<usize, VolumeError> {
         let _lock = self.lock()?;
+        if !kubelet_dir.join("pods").is_dir() {
+            // A wrong directory does not prove that pods are gone.
+            return Ok(0);
+        }
         let mut removed = 0;
         for id in self.credentials.list()? {
             let Some(credentials) = self.credentials.read(&id)? else { continue };

@@ -225,6 +225,7 @@ fn credentials_of_removed_pods_are_removed() {
         // As kubelet does when the node has restarted: the mounts are gone, and the directories are removed.
         unmount_volume(&gone.target.path).unwrap();
         fs::remove_dir_all(host.kubelet().join("pods/a")).unwrap();
+        assert_eq!(host.publisher.remove_orphans(&host.path("wrong")).unwrap(), 0);
         assert_eq!(host.publisher.remove_orphans(&host.kubelet()).unwrap(), 1);
         assert_eq!(host.names("creds"), ["csi-b-policy.json", "vm.json"]);
         assert_eq!(host.names("mount"), ["b"]);

@@ -56,6 +56,7 @@ pub fn decides_about_requests_to_a_deployment(cluster: &KubernetesLab) {
     }
     test.requests_are_decided(&web);
     test.the_proxy_cannot_be_bypassed(&web);
+    test.the_setting_can_change(&web);
     test.the_driver_survives_a_kill(&web);
     test.nothing_is_left_of_removed_pods();
 }
@@ -138,6 +139,18 @@ impl HttpPolicyCluster<'_> {
         let is_allowed = || self.status("frontend", web.addresses[0], "GET", "/allowed") == Some(200);
         self.wait_for("the server is back", is_allowed);
         assert_eq!(self.status("frontend", web.addresses[0], "POST", "/allowed"), Some(403));
+    }
+
+    /// Without the setting the node serves no policy, and with it again, the volume of the running pod leads to the socket.
+    fn the_setting_can_change(&self, web: &ListedPod) {
+        let patch = "{\"spec\":{\"policySyncPathPrefix\":\"\"}}";
+        self.cluster.must_kubectl(&["patch", "felixconfiguration", "default", "--type=merge", "-p", patch]);
+        let frontend = self.pod("frontend").unwrap().netns();
+        let is_closed = || !Tcp(80).answers(&frontend, web.addresses[0]);
+        self.wait_for("the kernel admits nothing without the setting", is_closed);
+        self.cluster.apply(&manifest("20-settings.yaml"));
+        let is_allowed = || self.status("frontend", web.addresses[0], "GET", "/allowed") == Some(200);
+        self.wait_for("the running pod receives policy again", is_allowed);
     }
 
     /// The driver is killed; its volumes stay, and kubelet uses the next one for new pods.
