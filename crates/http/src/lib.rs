@@ -8,6 +8,7 @@ pub mod process;
 mod signals;
 mod summary;
 mod tls;
+mod unix_socket;
 
 pub use authority::AuthorityRewriter;
 pub use connections::{
@@ -19,6 +20,7 @@ pub use prometheus_client;
 pub use signals::shutdown_signal;
 pub use summary::SummaryMetric;
 pub use tls::{ListenerTlsFiles, TlsClientPolicy};
+pub use unix_socket::{LimitedConnection, UnixSocket};
 
 use axum::Router;
 use hyper::server::conn::http1;

@@ -55,6 +55,9 @@ struct ImageArgs {
     /// Name and tag of the image
     #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE_IMAGE)]
     tag: String,
+    /// Make an image of another program and its shared libraries, such as Envoy
+    #[arg(long, value_name = "FILE", requires = "tag")]
+    program: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -112,9 +115,10 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Write a container image of this program (OCI archive), or load images into a lab
+    /// Write a container image of a program (OCI archive), or load images into a lab
     #[command(after_help = "Examples:
   tortie lab image -o tortie.tar     an image of this program
+  tortie lab image -o envoy.tar --tag docker.io/envoyproxy/envoy:v1.40.0 --program $(scripts/envoy)
   tortie lab image load app.tar      import the images of an archive on every node of a lab with Kubernetes")]
     Image(ImageArgs),
     /// Internal: starts the init process of a Kubernetes node, or with --first runs as it
@@ -315,7 +319,13 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
             print_progress(&format!("the images of {} are on every node", file.display()));
             Ok(())
         }
-        LabCommand::Image(ImageArgs { command: None, output, tag }) => {
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: Some(program) }) => {
+            let output = output.unwrap_or_default();
+            ContainerImage::program(&program, &tag)?.write(&output)?;
+            print_progress(&format!("{tag} is in {}", output.display()));
+            Ok(())
+        }
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: None }) => {
             let output = output.unwrap_or_default();
             let own = std::path::Path::new("/proc/self/exe");
             let program = std::fs::read_link(own).map_err(LabError::file(own))?;

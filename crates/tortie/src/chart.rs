@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tortie_model::codec;
 
-/// Each template with its manifest; monitoring.yaml is empty with the default values.
+/// Each template with its manifest; monitoring.yaml and csi.yaml are empty with the default values.
 const TEMPLATES: [(&str, &str); 4] = [
     ("access", "10-access.yaml"),
     ("node", "20-node.yaml"),
@@ -38,25 +38,28 @@ fn default_values() -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Renders the small part of Helm's language that the templates use, without nesting.
+/// Renders the small part of Helm's language that the templates use.
 fn render_defaults(template: &str) -> String {
-    let values = default_values();
+    render_template(template, &default_values())
+}
+
+fn render_template(template: &str, values: &BTreeMap<String, String>) -> String {
     let mut rendered = String::new();
-    let mut is_shown = true;
+    let mut conditions = Vec::new();
     for line in template.lines() {
         match line.strip_prefix("{{- ").and_then(|line| line.strip_suffix(" }}")) {
-            Some("end") => is_shown = true,
+            Some("end") => drop(conditions.pop().unwrap()),
             Some(condition) => {
                 let name = condition.rsplit_once(".Values.").unwrap().1;
-                is_shown = !EMPTY_VALUES.contains(&values[name].as_str());
+                conditions.push(!EMPTY_VALUES.contains(&values[name].as_str()));
             }
-            None if is_shown => rendered += &format!("{line}\n"),
+            None if !conditions.contains(&false) => rendered += &format!("{line}\n"),
             None => {}
         }
     }
     for (name, value) in values {
         for form in ["", " | quote", " | toJson"] {
-            rendered = rendered.replace(&format!("{{{{ .Values.{name}{form} }}}}"), &value);
+            rendered = rendered.replace(&format!("{{{{ .Values.{name}{form} }}}}"), value);
         }
     }
     rendered
@@ -69,6 +72,15 @@ fn the_chart_with_default_values_equals_the_manifest() {
         assert_eq!(rendered, read_deploy(manifest), "{manifest}");
     }
     assert_eq!(render_defaults(&read_deploy("chart/templates/monitoring.yaml")), "");
+    assert_eq!(render_defaults(&read_deploy("chart/templates/csi.yaml")), "");
+}
+
+#[test]
+fn the_csi_driver_of_the_chart_equals_the_manifest() {
+    let mut values = default_values();
+    values.insert("csiDriver".to_owned(), "true".to_owned());
+    let rendered = render_template(&read_deploy("chart/templates/csi.yaml"), &values);
+    assert_eq!(rendered, read_deploy("l7/10-csi.yaml"));
 }
 
 /// A cluster whose own plugin connects the pods.
@@ -234,6 +246,7 @@ hubTolerations: [{key: b, operator: Exists}]
 metrics: true
 podMonitor: true
 alertRules: true
+csiDriver: true
 ";
 const WORKLOADS: [(&str, &str); 3] = [
     ("DaemonSet", "apps/v1 tortie-node"),

@@ -6,6 +6,7 @@ mod bgp;
 mod chart;
 mod controllers;
 mod crds;
+mod csi;
 mod datastore;
 mod health;
 mod hub;
@@ -89,6 +90,12 @@ enum TortieCommand {
     ///
     /// The program has the same commands when it is called as `dikastes`.
     L7(l7::L7Args),
+    /// Run the CSI driver csi.tigera.io, which gives pods the policy-sync socket of their node as a volume
+    ///
+    /// kubelet calls it for pods with an inline volume of this driver. The node serves the policy of the pod on the
+    /// socket if policySyncPathPrefix is set. The program is the FlexVolume driver nodeagent/uds if it is called as
+    /// `uds`.
+    Csi(csi::CsiArgs),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
     /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
@@ -196,6 +203,7 @@ fn main() -> ExitCode {
     let result = match called_as(&args) {
         // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
         FrontEnd::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
+        FrontEnd::FlexVolume => return csi::run_flexvolume(&args, &mut std::io::stdout()),
         FrontEnd::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
         FrontEnd::Tortie => parse(TortieCli::command(), &args, |tortie: TortieCli| run(tortie.command)),
     };
@@ -227,6 +235,7 @@ fn trouble(args: &[OsString]) -> ExitCode {
 enum FrontEnd {
     Ctl(&'static str),
     Plugin(CniPlugin),
+    FlexVolume,
     Tortie,
 }
 
@@ -238,6 +247,7 @@ fn called_as(args: &[OsString]) -> FrontEnd {
         Some("kubectl-calico") => FrontEnd::Ctl("kubectl-calico"),
         Some("calico") => FrontEnd::Plugin(CniPlugin::Calico),
         Some("calico-ipam") => FrontEnd::Plugin(CniPlugin::CalicoIpam),
+        Some("uds") => FrontEnd::FlexVolume,
         // A container runtime runs the binary itself as a plugin.
         _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => {
             FrontEnd::Plugin(CniPlugin::Calico)
@@ -271,7 +281,7 @@ fn is_ctl(args: &[OsString]) -> bool {
     match called_as(args) {
         FrontEnd::Ctl(_) => true,
         FrontEnd::Tortie => args.get(1).is_some_and(|word| word == "ctl"),
-        FrontEnd::Plugin(_) => false,
+        FrontEnd::Plugin(_) | FrontEnd::FlexVolume => false,
     }
 }
 
@@ -320,6 +330,10 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
             tortie_process::end_with_supervisor()?;
             DaemonLogging::start();
             hub::run(&args).map_err(CommandError::message)
+        }
+        TortieCommand::Csi(args) => {
+            DaemonLogging::start();
+            csi::run(args).map_err(CommandError::message)
         }
         TortieCommand::Apiserver(command) => {
             DaemonLogging::start();
@@ -393,10 +407,12 @@ mod tests {
         let name = |path: &str| match called_as(&[OsString::from(path)]) {
             FrontEnd::Ctl(name) => name,
             FrontEnd::Plugin(plugin) => plugin.name(),
+            FrontEnd::FlexVolume => "uds",
             FrontEnd::Tortie => "tortie",
         };
         assert_eq!(name("/opt/cni/bin/calico"), "calico");
         assert_eq!(name("calico-ipam"), "calico-ipam");
+        assert_eq!(name("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds/uds"), "uds");
         assert_eq!(name("/usr/local/bin/calicoctl"), "calicoctl");
         assert_eq!(name("kubectl-calico"), "kubectl-calico");
         assert_eq!(name("./target/debug/tortie"), "tortie");

@@ -1,19 +1,15 @@
-//! The Unix socket of the server: replaces a stale socket, accepts connections up to a limit, and removes the socket at
-//! the end.
+//! The Unix socket of the server: accepts connections up to a limit.
 
 use super::connection::{OpenConnection, ProxyConnection};
 use crate::metrics::L7Metrics;
-use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as BlockingUnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tortie_http::AuthorityRewriter;
+use tortie_http::{AuthorityRewriter, UnixSocket};
 
 /// Maximum number of accepted connections that the server has not taken over yet.
 const MAX_PENDING_CONNECTIONS: usize = 16;
@@ -22,21 +18,15 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub type IncomingConnection = Result<AuthorityRewriter<ProxyConnection>, io::Error>;
 
-/// A socket that is removed when the listener is dropped, unless another server has replaced it.
 #[derive(Debug)]
 pub struct ProxyListener {
-    listener: UnixListener,
-    path: PathBuf,
-    inode: Option<(u64, u64)>,
+    socket: UnixSocket,
 }
 
 impl ProxyListener {
     /// Binds the socket with these permissions.
     pub fn bind(path: &Path, mode: u32) -> io::Result<ProxyListener> {
-        remove_stale_socket(path)?;
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        Ok(ProxyListener { listener, path: path.to_owned(), inode: read_inode(path) })
+        Ok(ProxyListener { socket: UnixSocket::bind(path, mode)? })
     }
 
     /// Returns a stream of connections. Accepting ends when the stream is dropped.
@@ -64,8 +54,8 @@ impl ProxyListener {
     ) {
         let mut is_full = false;
         loop {
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let stream = match self.socket.accept().await {
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection; trying again");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
@@ -91,30 +81,4 @@ impl ProxyListener {
 fn wrap_stream(stream: UnixStream, open: OpenConnection) -> AuthorityRewriter<ProxyConnection> {
     // Envoy and Go clients send authorities that HTTP/2 does not allow, such as the name of a cluster or a path.
     AuthorityRewriter::new(ProxyConnection::new(stream, open))
-}
-
-impl Drop for ProxyListener {
-    fn drop(&mut self) {
-        if self.inode.is_some() && read_inode(&self.path) == self.inode {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn read_inode(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// Removes a socket without a listener, which a crash left behind. Any other file with that name is an error.
-fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => match BlockingUnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-            Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) => Err(error),
-        },
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket has this name")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
 }

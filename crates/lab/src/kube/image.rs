@@ -44,18 +44,31 @@ impl ContainerImage {
 
     /// Builds an image of a Tortie program and its shared libraries.
     pub fn tortie(program: &Path, name: &str) -> LabResult<ContainerImage> {
+        ContainerImage::with_links(program, "tortie", &PROGRAM_NAMES, name)
+    }
+
+    /// Builds an image of any program and its shared libraries. The program keeps its name.
+    pub fn program(program: &Path, name: &str) -> LabResult<ContainerImage> {
+        let file_name = program.file_name().and_then(|file_name| file_name.to_str());
+        let file_name = file_name.ok_or_else(|| {
+            LabError::refused(format!("--program: {} is not the path of a program", program.display()))
+        })?;
+        ContainerImage::with_links(program, file_name, &[], name)
+    }
+
+    fn with_links(program: &Path, file_name: &str, links: &[&str], name: &str) -> LabResult<ContainerImage> {
         let contents = fs::read(program).map_err(LabError::file(program))?;
         let mut tree = LayerTree::default();
-        tree.file("usr/bin/tortie", 0o755, contents);
-        for other in PROGRAM_NAMES {
-            tree.link(&format!("usr/bin/{other}"), "tortie");
+        tree.file(&format!("usr/bin/{file_name}"), 0o755, contents);
+        for link in links {
+            tree.link(&format!("usr/bin/{link}"), file_name);
         }
         for library in libraries(program)? {
             // Use the path at which the program looks for it, with the contents of the host's file.
             let contents = fs::read(&library).map_err(LabError::file(&library))?;
             tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
-        let entrypoint = vec!["/usr/bin/tortie".to_owned()];
+        let entrypoint = vec![format!("/usr/bin/{file_name}")];
         let layer = tree.layer().map_err(|source| LabError::Io { what: format!("image {name}"), source })?;
         Ok(ContainerImage { names: vec![name.to_owned()], layer, entrypoint })
     }

@@ -44,7 +44,7 @@ pub enum CredentialsError {
     Json(String),
     #[error("{field}: {value:?} is not {expected}")]
     Field { field: &'static str, value: String, expected: &'static str },
-    #[error("{0} has the same UID")]
+    #[error("{0} has the same UID and names another workload")]
     Duplicate(String),
     #[error("{0} is newer and names the same workload")]
     Superseded(String),
@@ -102,6 +102,14 @@ impl FileVersion {
     }
 }
 
+/// The file of a workload that was written last.
+#[derive(Clone, Copy)]
+struct NewestFile<'a> {
+    name: &'a str,
+    uid: &'a str,
+    modified: (i64, i64),
+}
+
 /// The result of one round.
 #[derive(Debug, Default)]
 pub struct CredentialRound {
@@ -140,32 +148,36 @@ impl CredentialDirectory {
         Ok(round)
     }
 
-    /// Returns the files whose credentials are not used because of those of another file: of two files with one UID the
-    /// first, and of two for one workload the newest counts. The older one belongs to a pod of the same name that is
-    /// being deleted, and whose proxy must not count as that of its successor.
+    /// Returns the files whose credentials are not used because of those of another file: of two files with one UID and
+    /// different content the first counts, and of two UIDs for one workload the newest. The older one belongs to a pod of
+    /// the same name that is being deleted, and whose proxy must not count as that of its successor. A pod with several
+    /// volumes has several files with the same content.
     fn find_conflicts(&self) -> BTreeMap<String, CredentialsError> {
         let mut conflicts = BTreeMap::new();
-        let mut of_uid: BTreeMap<&str, &str> = BTreeMap::new();
-        let mut of_workload: BTreeMap<&WorkloadId, (&str, (i64, i64))> = BTreeMap::new();
+        let mut first_of_uid: BTreeMap<&str, (&str, &WorkloadCredentials)> = BTreeMap::new();
+        let mut newest_of_workload: BTreeMap<&WorkloadId, NewestFile> = BTreeMap::new();
         for (name, file) in &self.files {
             let Some((credentials, version)) = file.credentials.as_ref().zip(file.version) else { continue };
-            if let Some(owner) = of_uid.get(credentials.uid.as_str()) {
-                conflicts.insert(name.clone(), CredentialsError::Duplicate((*owner).to_owned()));
+            let (owner, first) = *first_of_uid.entry(&credentials.uid).or_insert((name, credentials));
+            if first != credentials {
+                conflicts.insert(name.clone(), CredentialsError::Duplicate(owner.to_owned()));
                 continue;
             }
-            of_uid.insert(&credentials.uid, name);
-            let this = (name.as_str(), version.modified);
-            let (newest, modified) = *of_workload.entry(&credentials.workload).or_insert(this);
-            if newest == name {
-                continue;
-            }
-            if version.modified > modified {
-                conflicts.insert(newest.to_owned(), CredentialsError::Superseded(name.clone()));
-                of_workload.insert(&credentials.workload, this);
-            } else {
-                conflicts.insert(name.clone(), CredentialsError::Superseded(newest.to_owned()));
+            let this = NewestFile { name, uid: &credentials.uid, modified: version.modified };
+            let newest = newest_of_workload.entry(&credentials.workload).or_insert(this);
+            if this.modified > newest.modified {
+                *newest = this;
             }
         }
+        let mut superseded = BTreeMap::new();
+        for (name, file) in self.files.iter().filter(|(name, _)| !conflicts.contains_key(*name)) {
+            let Some(credentials) = &file.credentials else { continue };
+            let newest = newest_of_workload.get(&credentials.workload).filter(|newest| newest.uid != credentials.uid);
+            if let Some(newest) = newest {
+                superseded.insert(name.clone(), CredentialsError::Superseded(newest.name.to_owned()));
+            }
+        }
+        conflicts.append(&mut superseded);
         conflicts
     }
 
@@ -344,7 +356,8 @@ mod tests {
         symlink(at("secret"), at("link.json")).unwrap();
         fs::create_dir(at("dir.json")).unwrap();
         fs::write(at("good.json"), file("good")).unwrap();
-        fs::write(at("same.json"), file("good")).unwrap();
+        let other = json!({"UID": "good", "Workload": "other", "Namespace": "shop"});
+        fs::write(at("same.json"), other.to_string()).unwrap();
         fs::write(at("README"), "x").unwrap();
         let (uids, refused) = read(&mut directory, dir.path());
         assert_eq!(uids, ["good"]);
@@ -395,6 +408,19 @@ mod tests {
         }
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         assert_eq!(read(&mut directory, dir.path()).0, ["first"]);
+    }
+
+    #[test]
+    fn volumes_of_one_pod_share_credentials() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut directory = CredentialDirectory::default();
+        for name in ["first.json", "second.json"] {
+            fs::write(path(name), file("a")).unwrap();
+        }
+        assert_eq!(read(&mut directory, dir.path()), (vec!["a".to_owned()], vec![]));
+        fs::remove_file(path("first.json")).unwrap();
+        assert_eq!(read(&mut directory, dir.path()), (vec!["a".to_owned()], vec![]));
     }
 
     #[test]

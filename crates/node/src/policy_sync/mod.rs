@@ -5,7 +5,6 @@
 //! The server is active while the setting `policySyncPathPrefix` names a directory. Its clients are not trusted: sockets,
 //! connections, streams and messages are limited, and a client that does not read delays nothing.
 
-mod connection;
 mod credentials;
 mod hub;
 mod live_record;
@@ -154,9 +153,9 @@ impl SyncServer {
         if prefix == self.prefix {
             return;
         }
+        // The directories stay: volumes of running pods lead to them, and the setting may come back.
         for (_, served) in std::mem::take(&mut self.served) {
             self.close(&served);
-            served.file.remove_directory();
         }
         self.directory = CredentialDirectory::default();
         self.failed.clear();

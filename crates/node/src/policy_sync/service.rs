@@ -1,6 +1,5 @@
 //! The gRPC service on the socket of one workload.
 
-use super::connection::ClientConnection;
 use super::hub::{SubscriberId, SubscriberSignal, SyncHub};
 use super::subscriber::OutgoingMessage;
 use futures::Stream;
@@ -12,7 +11,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use tortie_http::AuthorityRewriter;
+use tortie_http::{AuthorityRewriter, LimitedConnection};
 use tortie_plan::WorkloadId;
 use tortie_policysync::proto::policy_sync_server::{PolicySync, PolicySyncServer};
 use tortie_policysync::proto::{DataplaneStats, ReportResult, SyncRequest, ToDataplane};
@@ -87,7 +86,7 @@ async fn wait_until_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-type ConnectionSender = mpsc::Sender<Result<AuthorityRewriter<ClientConnection>, std::io::Error>>;
+type ConnectionSender = mpsc::Sender<Result<AuthorityRewriter<LimitedConnection>, std::io::Error>>;
 
 async fn accept(listener: &UnixListener, hub: &SyncHub, connections: ConnectionSender) {
     let limit = Arc::new(Semaphore::new(MAX_CONNECTIONS_PER_SOCKET));
@@ -108,7 +107,7 @@ async fn accept(listener: &UnixListener, hub: &SyncHub, connections: ConnectionS
         let connections = connections.clone();
         tokio::spawn(async move {
             if let Ok(Ok(())) = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.readable()).await {
-                let connection = ClientConnection::new(stream, permit);
+                let connection = LimitedConnection::new(stream, permit);
                 // Fails if the server has stopped.
                 let _ = connections.send(Ok(AuthorityRewriter::new(connection))).await;
             }

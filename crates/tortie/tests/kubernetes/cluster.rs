@@ -94,6 +94,16 @@ impl KubernetesLab {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Runs a command of `tortie lab`, which must succeed.
+    pub fn lab(&self, arguments: &[&str]) -> String {
+        self.must(arguments)
+    }
+
+    /// Returns the path of a file that is removed with the lab. Nodes see it too.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// Returns the output of kubectl, or an empty string if it fails, as it may for a while on a busy machine.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["kubectl"], arguments].concat());

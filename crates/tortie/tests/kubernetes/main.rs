@@ -15,6 +15,7 @@ mod bare_hosts;
 mod cluster;
 mod controllers;
 mod foreign;
+mod http_policy;
 mod hubs;
 mod node_ports;
 mod pods;
@@ -185,6 +186,14 @@ fn policy_is_enforced_where_another_plugin_wires_pods() {
     policies::default_deny(&shop);
     shop.close();
     foreign::nothing_is_left(&cluster);
+    cluster.down();
+}
+
+/// HTTP policy, installed from `deploy/l7`, with a real Envoy and the CSI driver.
+#[test]
+fn http_policy_of_a_deployment() {
+    let cluster = KubernetesLab::up(&["--nodes", "2"]);
+    http_policy::decides_about_requests_to_a_deployment(&cluster);
     cluster.down();
 }
 
