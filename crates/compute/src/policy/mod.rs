@@ -23,6 +23,7 @@ mod labelled;
 mod labels;
 mod locals;
 mod matcher;
+mod node_addresses;
 mod order;
 mod parsed;
 mod peers;
@@ -37,6 +38,7 @@ mod symbols;
 use crate::ObjectCounts;
 use crate::changes::PlanChanges;
 use crate::conversion_error::{ConversionError, ConversionReason};
+use crate::nodes::NodeFacts;
 use crate::parameters::HttpRulesWithoutProxy;
 use crate::workloads::EndpointName;
 use archive::RuleArchive;
@@ -47,6 +49,7 @@ use labelled::{LabelledItem, LabelledKind, LabelledName, LabelledParts, Labelled
 use locals::{EndpointBase, LocalEndpoint, LocalEndpoints, TierPolicies};
 pub use matcher::EvaluationCounts;
 use matcher::SelectorMatcher;
+use node_addresses::NodeAddresses;
 use peers::PeerTable;
 use policy_table::{PolicyChanges, PolicyTable};
 use profiles::ProfileTable;
@@ -76,6 +79,7 @@ pub(crate) struct PolicyCompute {
     /// The set of workloads in the ambient mesh, while it is enabled.
     ambient: Option<Arc<NeededSet>>,
     services: ServiceEndpoints,
+    nodes: NodeAddresses,
     policies: PolicyTable,
     profiles: ProfileTable,
     peers: PeerTable,
@@ -206,6 +210,25 @@ impl PolicyCompute {
         }
     }
 
+    /// Adds or replaces a node of the cluster, for rules that select nodes.
+    pub fn put_node(&mut self, name: &str, node: Arc<NodeFacts>) {
+        self.touch_node(name);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
+        self.sets.touch_node(&view, &node);
+        self.nodes.put(name, node);
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        self.touch_node(name);
+        self.nodes.remove(name);
+    }
+
+    fn touch_node(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
+        self.sets.touch_node(&view, node);
+    }
+
     /// Adds or replaces an endpoint of any node of the cluster, as the rules of other endpoints see it.
     pub fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
         self.put_item(LabelledName::new(key), LabelledSource::of_workload(endpoint));
@@ -319,7 +342,7 @@ impl PolicyCompute {
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
         self.sets.touch(&view, class, parts.nets, &ports);
         // A known item keeps its ID: the ID is reused immediately.
         let local = known.and_then(|known| self.locals.all.remove(&known));
@@ -356,7 +379,7 @@ impl PolicyCompute {
 
     fn touch_item(&mut self, item: LabelledId) {
         let Some(class) = self.labelled.get(item).map(|item| item.class) else { return };
-        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
         self.sets.touch(&view, class, self.labelled.nets(item), self.labelled.ports(item));
     }
 
@@ -381,7 +404,7 @@ impl PolicyCompute {
         self.local_matches.inherited_changed(&self.symbols, &change);
         for class in self.cluster_matches.inheriting(profile) {
             let difference = self.cluster_matches.compare(&self.symbols, class);
-            let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+            let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
             for selector in difference.gone.iter().chain(&difference.come) {
                 for item in self.labelled.of_class(class).iter() {
                     let nets = self.labelled.nets(item);
@@ -507,8 +530,13 @@ impl PolicyCompute {
         for set in &usage.old {
             self.sets.release(&set.id);
         }
-        let sets =
-            self.sets.flush(&mut self.symbols, &self.labelled, &self.services, &mut self.cluster_matches);
+        let sets = self.sets.flush(
+            &mut self.symbols,
+            &self.labelled,
+            &self.services,
+            &self.nodes,
+            &mut self.cluster_matches,
+        );
         let endpoints = self.locals.flush(
             |class| self.local_matches.matched(class),
             |class| self.policies.applied_tiers(&self.local_matches, class),

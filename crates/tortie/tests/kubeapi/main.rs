@@ -18,6 +18,7 @@ mod absence;
 mod access;
 mod churn;
 mod clusters;
+mod cluster_policies;
 mod condition;
 mod controllers;
 mod etcd_tls;
