@@ -16,7 +16,7 @@ pub struct DscpChains {
     pub sets: Vec<(String, NftSet)>,
 }
 
-/// Whether the chains refer to a set.
+/// Returns whether the chains refer to a set.
 pub fn refers_to(id: &SetId) -> bool {
     &*id.0 == ALL_POOLS_SET
 }
