@@ -20,7 +20,7 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(90);
 /// Returns the path of the daemon's socket: from the network configuration, else from the environment, else the
 /// default.
 pub(crate) fn find_path(config: &str) -> String {
-    [string_value(config, SOCKET_KEY), std::env::var(SOCKET_VARIABLE).ok()]
+    [read_string(config, SOCKET_KEY), std::env::var(SOCKET_VARIABLE).ok()]
         .into_iter()
         .flatten()
         .find(|path| !path.is_empty())
@@ -29,7 +29,7 @@ pub(crate) fn find_path(config: &str) -> String {
 
 /// Returns the string value of a JSON key, without a JSON parser. The daemon parses the configuration properly; the
 /// plugin only needs the path of the socket.
-fn string_value(json: &str, key: &str) -> Option<String> {
+fn read_string(json: &str, key: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{key}\""))?;
     let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let mut value = String::new();
@@ -45,7 +45,7 @@ fn string_value(json: &str, key: &str) -> Option<String> {
 
 pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), CniError> {
     let mut stream = UnixStream::connect(path)
-        .map_err(|error| daemon_error("cannot reach the node's daemon", path, error.to_string()))?;
+        .map_err(|error| convert_daemon_error("cannot reach the node's daemon", path, error.to_string()))?;
     let mut answer = Vec::new();
     let exchanged = stream
         .set_read_timeout(Some(DAEMON_TIMEOUT))
@@ -54,19 +54,19 @@ pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), Cn
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| stream.read_to_end(&mut answer));
     if let Err(error) = exchanged {
-        return Err(daemon_error("no answer from the node's daemon", path, error.to_string()));
+        return Err(convert_daemon_error("no answer from the node's daemon", path, error.to_string()));
     }
     match answer.split_at_checked(2) {
         Some((b"0\n", text)) => Ok((true, text.to_vec())),
         Some((b"1\n", text)) => Ok((false, text.to_vec())),
         _ => {
             let what = "the node's daemon went away before it answered";
-            Err(daemon_error(what, path, "the request may be repeated".to_owned()))
+            Err(convert_daemon_error(what, path, "the request may be repeated".to_owned()))
         }
     }
 }
 
-fn daemon_error(what: &str, path: &str, details: String) -> CniError {
+fn convert_daemon_error(what: &str, path: &str, details: String) -> CniError {
     CniError::new(code::TRY_AGAIN, format!("{what} at {path}; is `tortie node` running on this host?"))
         .with(details)
 }
@@ -78,9 +78,9 @@ mod tests {
     #[test]
     fn the_socket_is_found_in_the_configuration() {
         let config = r#"{"name":"n", "tortie_socket" : "\/run\/a \"b\".sock"}"#;
-        assert_eq!(string_value(config, SOCKET_KEY).as_deref(), Some("/run/a \"b\".sock"));
+        assert_eq!(read_string(config, SOCKET_KEY).as_deref(), Some("/run/a \"b\".sock"));
         for config in ["", "{", r#"{"tortie_socket"}"#, r#"{"tortie_socket":1}"#, r#"{"tortie_socket":"x"#] {
-            assert_eq!(string_value(config, SOCKET_KEY), None, "{config}");
+            assert_eq!(read_string(config, SOCKET_KEY), None, "{config}");
         }
     }
 
