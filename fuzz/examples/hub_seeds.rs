@@ -5,7 +5,7 @@ use std::path::Path;
 use tortie_hub::protocol::{
     BUCKET_COUNT, BeginMessage, BucketMessage, ChangesMessage, ClientMessage, DigestsMessage, EndMessage,
     FeedRecord, HelloMessage, HubMessage, HubPosition, HubStoreStatus, NEWEST_PROTOCOL_VERSION,
-    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, RecordAction, RecordPayload, RefusedMessage, WelcomeMessage, bucket_of,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, RecordAction, RecordPayload, RefusedMessage, WelcomeMessage, choose_bucket,
 };
 
 fn main() -> std::io::Result<()> {
@@ -25,7 +25,7 @@ fn main() -> std::io::Result<()> {
     };
     let welcome = || HubMessage::Welcome(WelcomeMessage { version: 1, epoch: 7, behind: false });
     let bucket = |more, records: Vec<FeedRecord>| {
-        let index = u32::try_from(bucket_of(&web.key)).unwrap_or_default();
+        let index = u32::try_from(choose_bucket(&web.key)).unwrap_or_default();
         HubMessage::Bucket(BucketMessage { index, changed: 4, more, records: RecordPayload::new(&records) })
     };
     let snapshot = || {

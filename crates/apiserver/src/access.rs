@@ -57,20 +57,20 @@ impl AccessControl {
         headers: &HeaderMap,
     ) -> Result<KubernetesUser, StatusError> {
         let trust = self.trust.get();
-        let shown = if chain.is_empty() { None } else { trust.identify_holder(chain, UnixTime::now()) };
-        if shown == Some(CertificateHolder::Proxy)
+        let holder = if chain.is_empty() { None } else { trust.identify_holder(chain, UnixTime::now()) };
+        if holder == Some(CertificateHolder::Proxy)
             && let Some(user) = trust.read_user(headers)
         {
             return Ok(add_authenticated_group(user));
         }
-        if let Some(token) = bearer_token(headers) {
+        if let Some(token) = find_bearer_token(headers) {
             return self
                 .review_token(token)
                 .await?
                 .map(add_authenticated_group)
                 .ok_or_else(|| StatusError::new(StatusReason::Unauthorized, "Unauthorized"));
         }
-        match shown {
+        match holder {
             Some(CertificateHolder::Client(user)) => Ok(add_authenticated_group(user)),
             _ => Ok(KubernetesUser {
                 name: "system:anonymous".to_owned(),
@@ -185,10 +185,10 @@ impl AccessControl {
         }
         match self.find_missing_permission(user, wanted).await? {
             None => Ok(()),
-            Some(lacking) => Err(StatusError::forbidden(
+            Some(missing) => Err(StatusError::forbidden(
                 wanted.served,
                 wanted.name,
-                &wanted.explain_refusal(&user.name, lacking),
+                &wanted.explain_refusal(&user.name, missing),
             )),
         }
     }
@@ -205,14 +205,14 @@ impl AccessControl {
         let served: ServedKind = request.served;
         if let Some(named) = selection.named_tiers(TIER_LABEL) {
             for tier in &named {
-                self.authorise_tier(user, &tier_access(request, tier)).await?;
+                self.authorise_tier(user, &build_tier_access(request, tier)).await?;
             }
             selection.tiers = Some(named);
             return Ok(());
         }
         let mut allowed = BTreeSet::new();
         for tier in tiers {
-            if self.find_missing_permission(user, &tier_access(request, &tier)).await?.is_none() {
+            if self.find_missing_permission(user, &build_tier_access(request, &tier)).await?.is_none() {
                 allowed.insert(tier);
             }
         }
@@ -229,7 +229,7 @@ impl AccessControl {
 }
 
 /// Returns the access request for one tier of a collection.
-fn tier_access<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
+fn build_tier_access<'a>(request: &'a ObjectRequest, tier: &'a str) -> TierAccess<'a> {
     TierAccess { served: request.served, verb: request.verb, namespace: &request.namespace, name: "", tier }
 }
 
@@ -248,7 +248,7 @@ fn format_reason(decision: &AccessDecision) -> String {
     }
 }
 
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+fn find_bearer_token(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = text.trim().split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())

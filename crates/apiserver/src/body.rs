@@ -176,26 +176,27 @@ impl Drop for UnfinishedBody {
 
 /// Parses a body that must contain exactly one object.
 pub fn parse_document(body: &[u8]) -> Result<Value, StatusError> {
-    let unreadable = |reason: String| {
-        StatusError::bad_request(format!("the body of the request cannot be read: {reason}"))
-    };
-    let mut documents = codec::documents(body).map_err(|error| unreadable(error.to_string()))?;
+    let mut documents = codec::documents(body).map_err(|error| refuse_unreadable(&error.to_string()))?;
     match (documents.pop(), documents.pop()) {
         (Some(document @ Value::Object(_)), None) => Ok(document),
-        (Some(_), None) => Err(unreadable("it is not an object".into())),
-        (None, _) => Err(unreadable("it is empty".into())),
-        (Some(_), Some(_)) => Err(unreadable("it has more than one document".into())),
+        (Some(_), None) => Err(refuse_unreadable("it is not an object")),
+        (None, _) => Err(refuse_unreadable("it is empty")),
+        (Some(_), Some(_)) => Err(refuse_unreadable("it has more than one document")),
     }
 }
 
+fn refuse_unreadable(reason: &str) -> StatusError {
+    StatusError::bad_request(format!("the body of the request cannot be read: {reason}"))
+}
+
 /// Returns the media type of a `Content-Type` without its parameters.
-pub fn media_type(header: &str) -> &str {
+pub fn parse_media_type(header: &str) -> &str {
     header.split(';').next().unwrap_or_default().trim()
 }
 
 /// Parses the object in the body of a write, which must be JSON or YAML.
 pub fn parse_body(content_type: &str, body: &[u8]) -> Result<Value, StatusError> {
-    match media_type(content_type) {
+    match parse_media_type(content_type) {
         "" | "application/json" | "application/yaml" | "application/x-yaml" => parse_document(body),
         _ => Err(StatusError::unsupported_media_type("application/json, application/yaml")),
     }

@@ -1,7 +1,7 @@
 //! Cache of the objects of a kind: one watch of the store serves the watches of all clients.
 
 use crate::history::{CachedChange, ChangeHistory, HistoryPosition, TooOld};
-use crate::stored::{StoredObject, revision_number};
+use crate::stored::{StoredObject, convert_revision};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -60,14 +60,14 @@ impl ResourceCache {
                 }
             }
             StoreEvent::Delete { key: StoreKey::Resource { namespace, name, .. }, revision } => {
-                self.update(|history| history.delete(&(namespace, name), revision_number(&revision)));
+                self.update(|history| history.delete(&(namespace, name), convert_revision(&revision)));
                 self.count_change();
             }
             StoreEvent::InSync(revision) => {
-                self.update(|history| history.complete_snapshot(revision_number(&revision)))
+                self.update(|history| history.complete_snapshot(convert_revision(&revision)))
             }
             StoreEvent::Reached(revision) => {
-                self.update(|history| history.advance_to(revision_number(&revision)))
+                self.update(|history| history.advance_to(convert_revision(&revision)))
             }
             StoreEvent::Unreadable { key, error, .. } => {
                 tracing::warn!(%key, %error, "cannot decode an object, which is not served; correct or delete the object");

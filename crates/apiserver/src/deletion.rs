@@ -2,7 +2,7 @@
 
 use crate::refusal::StatusError;
 use crate::resources::ServedKind;
-use crate::write::{finalizers, text_at};
+use crate::write::{read_finalizers, read_text_at};
 use serde_json::{Value, json};
 
 const ORPHAN_FINALIZER: &str = "orphan";
@@ -42,13 +42,13 @@ impl DeleteOptions {
     /// Reads the options from the query and the body of a request.
     pub fn read(policy: &str, dry_run: bool, body: &[u8]) -> Result<DeleteOptions, StatusError> {
         let given = if body.is_empty() { json!({}) } else { crate::body::parse_document(body)? };
-        let kind = text_at(&given, "/kind");
+        let kind = read_text_at(&given, "/kind");
         if !kind.is_empty() && kind != "DeleteOptions" {
             return Err(StatusError::bad_request(format!(
                 "the body of a deletion is DeleteOptions, not {kind}"
             )));
         }
-        let policy = match text_at(&given, "/propagationPolicy") {
+        let policy = match read_text_at(&given, "/propagationPolicy") {
             "" => policy,
             given => given,
         };
@@ -76,8 +76,8 @@ impl DeleteOptions {
         };
         Ok(DeleteOptions {
             propagation,
-            uid: text_at(&given, "/preconditions/uid").to_owned(),
-            resource_version: text_at(&given, "/preconditions/resourceVersion").to_owned(),
+            uid: read_text_at(&given, "/preconditions/uid").to_owned(),
+            resource_version: read_text_at(&given, "/preconditions/resourceVersion").to_owned(),
             dry_run,
             force: given.get("gracePeriodSeconds").and_then(Value::as_i64) == Some(0),
         })
@@ -85,10 +85,14 @@ impl DeleteOptions {
 
     /// Checks the preconditions against the live object.
     pub fn check(&self, served: ServedKind, live: &Value) -> Result<(), StatusError> {
-        let name = text_at(live, "/metadata/name");
+        let name = read_text_at(live, "/metadata/name");
         for (what, given, found) in [
-            ("UID", self.uid.as_str(), text_at(live, "/metadata/uid")),
-            ("ResourceVersion", self.resource_version.as_str(), text_at(live, "/metadata/resourceVersion")),
+            ("UID", self.uid.as_str(), read_text_at(live, "/metadata/uid")),
+            (
+                "ResourceVersion",
+                self.resource_version.as_str(),
+                read_text_at(live, "/metadata/resourceVersion"),
+            ),
         ] {
             if !given.is_empty() && given != found {
                 let why = format!(
@@ -103,7 +107,7 @@ impl DeleteOptions {
 
 /// Plans the deletion. `now` is in RFC 3339 format.
 pub fn plan_deletion(live: &Value, propagation: DeletePropagation, now: &str) -> DeletionPlan {
-    let before = finalizers(live);
+    let before = read_finalizers(live);
     let mut after = before.clone();
     if propagation != DeletePropagation::Default {
         after.retain(|name| name != ORPHAN_FINALIZER && name != FOREGROUND_FINALIZER);
@@ -116,7 +120,7 @@ pub fn plan_deletion(live: &Value, propagation: DeletePropagation, now: &str) ->
     if after.is_empty() {
         return DeletionPlan::Now;
     }
-    let deleting = !text_at(live, "/metadata/deletionTimestamp").is_empty();
+    let deleting = !read_text_at(live, "/metadata/deletionTimestamp").is_empty();
     if deleting && before == after {
         return DeletionPlan::Waiting;
     }
@@ -145,7 +149,7 @@ mod tests {
         let DeletionPlan::Later(held) = plan_deletion(&plain, DeletePropagation::Foreground, now) else {
             panic!()
         };
-        assert_eq!(finalizers(&held), [FOREGROUND_FINALIZER]);
+        assert_eq!(read_finalizers(&held), [FOREGROUND_FINALIZER]);
         assert_eq!(
             (&held["metadata"]["deletionTimestamp"], &held["metadata"]["generation"]),
             (&json!(now), &json!(2))

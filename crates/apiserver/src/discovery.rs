@@ -7,36 +7,36 @@ const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", 
 const READ_VERBS: &[&str] = &["get", "list", "watch"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
-fn verbs(served: ServedKind) -> &'static [&'static str] {
+fn list_verbs(served: ServedKind) -> &'static [&'static str] {
     if served.is_read_only() { READ_VERBS } else { VERBS }
 }
 
-fn group() -> Value {
+fn describe_group() -> Value {
     let version = json!({"groupVersion": API_VERSION, "version": VERSION});
     json!({"name": GROUP, "versions": [version], "preferredVersion": version})
 }
 
 /// Returns the document of `/apis/projectcalico.org`.
-pub fn api_group() -> Value {
-    let mut group = group();
+pub fn build_api_group() -> Value {
+    let mut group = describe_group();
     group["kind"] = "APIGroup".into();
     group["apiVersion"] = "v1".into();
     group
 }
 
 /// Returns the document of `/apis`.
-pub fn api_groups() -> Value {
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]})
+pub fn build_api_group_list() -> Value {
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [describe_group()]})
 }
 
 /// Returns the document of `/apis/projectcalico.org/v3`.
-pub fn api_resources() -> Value {
+pub fn build_resource_list() -> Value {
     let mut resources = Vec::new();
     for served in SERVED_RESOURCES {
         let kind = served.kind;
         let mut resource = json!({
             "name": kind.plural(), "singularName": kind.name().to_lowercase(), "namespaced": kind.is_namespaced(),
-            "kind": kind.name(), "verbs": verbs(*served),
+            "kind": kind.name(), "verbs": list_verbs(*served),
         });
         if !served.short_names.is_empty() {
             resource["shortNames"] = json!(served.short_names);
@@ -53,13 +53,13 @@ pub fn api_resources() -> Value {
 }
 
 /// Returns `/apis` as aggregated discovery in one document, for clients that support it.
-pub fn aggregated() -> Value {
+pub fn build_aggregated_list() -> Value {
     let resources = SERVED_RESOURCES.iter().map(|served| {
         let response_kind = json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()});
         let mut resource = json!({
             "resource": served.kind.plural(), "responseKind": response_kind,
             "scope": if served.kind.is_namespaced() { "Namespaced" } else { "Cluster" },
-            "singularResource": served.kind.name().to_lowercase(), "verbs": verbs(*served),
+            "singularResource": served.kind.name().to_lowercase(), "verbs": list_verbs(*served),
         });
         if !served.short_names.is_empty() {
             resource["shortNames"] = json!(served.short_names);
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn both_documents_say_the_same() {
-        let plain = api_resources();
+        let plain = build_resource_list();
         let plain = plain["resources"].as_array().unwrap();
-        let aggregated = aggregated();
+        let aggregated = build_aggregated_list();
         let resources = aggregated["items"][0]["versions"][0]["resources"].as_array().unwrap();
         assert_eq!(resources.len(), SERVED_RESOURCES.len());
         for resource in resources {

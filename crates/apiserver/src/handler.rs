@@ -61,8 +61,8 @@ impl ApiHandler {
         }
     }
 
-    /// Returns the error if the user is authenticated, else an authentication error: strangers must not learn which
-    /// paths exist.
+    /// Returns the error if the user is authenticated, else an authentication error: unauthenticated clients must not
+    /// learn which paths exist.
     async fn refuse_authenticated(
         &self,
         refusal: StatusError,
@@ -83,15 +83,15 @@ impl ApiHandler {
         let user = self.access.authenticate(&peer.chain, headers).await?;
         self.access.authorise(&user, &request).await?;
         request::check_names(&request)?;
-        let wanted = media::negotiate(header_text(headers, &ACCEPT))?;
+        let wanted = media::negotiate_format(read_header(headers, &ACCEPT))?;
         let verbs = VerbExecutor { storage: &self.storage, access: &self.access, workers: &self.workers };
-        let manager = request::manager(&request.options, header_text(headers, &USER_AGENT));
-        let content_type = header_text(headers, &CONTENT_TYPE).to_owned();
+        let manager = request::choose_field_manager(&request.options, read_header(headers, &USER_AGENT));
+        let content_type = read_header(headers, &CONTENT_TYPE).to_owned();
         let mut call = VerbRequest { request, user, manager, content_type, body: Bytes::new() };
         if call.request.verb == RequestVerb::Watch {
             return self.watch(verbs, &call, wanted).await;
         }
-        // Read the body before the request counts against the limit: a slow sender must not take a slot from others.
+        // Read the body before the request counts against the limit: a slow sender must not occupy a slot.
         let body =
             self.bodies.read(content, &call.user.name).await.map_err(|error| self.refuse_body(error))?;
         let Ok(_room) = self.requests.try_acquire() else {
@@ -147,10 +147,10 @@ impl ApiHandler {
             timeout_seconds: options.timeout_seconds,
         };
         let open: Box<dyn Send> = Box::new((room, self.metrics.watching(request.served.kind.plural())));
-        let body = match watching::watch(cache, what, start, endings, open) {
+        let body = match watching::start_watch(cache, what, start, endings, open) {
             Ok(events) => Body::from_stream(events),
             // Watch clients expect the error in the event stream.
-            Err(refusal) => Body::from(watching::error(&refusal)),
+            Err(refusal) => Body::from(watching::build_error_event(&refusal)),
         };
         Ok(build_response(StatusCode::OK, "application/json", body))
     }
@@ -171,7 +171,7 @@ impl ApiHandler {
         if !path.is_empty() && !KNOWN_PATHS.contains(&path) {
             return Err(StatusError::no_such_path());
         }
-        self.access.authorise_path(&user, method_name(method), path).await?;
+        self.access.authorise_path(&user, choose_method_name(method), path).await?;
         if !matches!(*method, Method::GET | Method::HEAD) {
             return Err(StatusError::method_not_allowed(
                 "the server does not allow this method on the requested resource",
@@ -193,16 +193,16 @@ impl ApiHandler {
             "/openapi/v3/apis/projectcalico.org/v3" => Ok(answer_document(&openapi::V3_DOCUMENT, headers)),
             "/version" => Ok(encode(StatusCode::OK, &describe_version(), ResponseEncoding::Json)),
             "/apis" | "/apis/projectcalico.org" | "/apis/projectcalico.org/v3" => {
-                let wanted = media::negotiate(header_text(headers, &ACCEPT))?;
+                let wanted = media::negotiate_format(read_header(headers, &ACCEPT))?;
                 let document = match path {
                     "/apis" if wanted.form == ResponseForm::Aggregated => {
                         let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-                        let document = discovery::aggregated().to_string();
+                        let document = discovery::build_aggregated_list().to_string();
                         return Ok(build_response(StatusCode::OK, form, document.into()));
                     }
-                    "/apis" => discovery::api_groups(),
-                    "/apis/projectcalico.org" => discovery::api_group(),
-                    _ => discovery::api_resources(),
+                    "/apis" => discovery::build_api_group_list(),
+                    "/apis/projectcalico.org" => discovery::build_api_group(),
+                    _ => discovery::build_resource_list(),
                 };
                 Ok(encode(StatusCode::OK, &document, wanted.encoding))
             }
@@ -227,12 +227,14 @@ impl RequestHandler for ApiHandler {
     async fn answer(&self, http: http::Request<Body>, peer: &ConnectionPeer) -> Response<Body> {
         let began = Instant::now();
         let (parts, content) = http.into_parts();
-        let target = request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let target =
+            request::parse_request(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
         let (verb, resource) = match &target {
             Ok(RequestTarget::Objects(request)) => (request.verb.name(), request.served.kind.plural()),
-            _ => (method_name(&parts.method), ""),
+            _ => (choose_method_name(&parts.method), ""),
         };
-        let encoding = media::negotiate(header_text(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
+        let encoding =
+            media::negotiate_format(read_header(&parts.headers, &ACCEPT)).map(|wanted| wanted.encoding);
         let answered = match target {
             Ok(RequestTarget::Objects(request)) => {
                 self.answer_objects(*request, &parts.headers, content, peer).await
@@ -271,7 +273,7 @@ fn describe_version() -> Value {
     json!({"major": "3", "minor": "", "gitVersion": format!("v{}", env!("CARGO_PKG_VERSION")), "platform": "linux"})
 }
 
-fn method_name(method: &Method) -> &'static str {
+fn choose_method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
         Method::POST => "post",
@@ -282,7 +284,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn header_text<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
+fn read_header<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
@@ -313,7 +315,7 @@ pub fn encode_refusal(refusal: &StatusError, encoding: ResponseEncoding) -> Resp
 /// Returns a schema document, or 304 if the client has this version.
 fn answer_document(document: &openapi::OpenApiDocument, headers: &HeaderMap) -> Response<Body> {
     let tag = format!("\"{}\"", document.hash);
-    let mut response = if header_text(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
+    let mut response = if read_header(headers, &IF_NONE_MATCH).split(',').any(|known| known.trim() == tag) {
         build_response(StatusCode::NOT_MODIFIED, "application/json", Body::empty())
     } else {
         build_response(StatusCode::OK, "application/json", Body::from(document.text.clone()))
@@ -331,13 +333,13 @@ fn encode_response(request: &ObjectRequest, answer: VerbResponse, wanted: Respon
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::OK);
             let shown = match wanted.form {
                 ResponseForm::Whole | ResponseForm::Aggregated => object,
-                ResponseForm::Metadata => table::partial(&object),
+                ResponseForm::Metadata => table::build_partial_metadata(&object),
                 ResponseForm::Table => {
                     let version = object.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
                     let now = jiff::Timestamp::now().as_second();
-                    let rows = vec![table::row(request.served, &object, parse_include(request), now)];
-                    table::table(
-                        table::definitions(request.served),
+                    let rows = vec![table::build_row(request.served, &object, parse_include(request), now)];
+                    table::build_table(
+                        table::build_column_definitions(request.served),
                         rows,
                         json!({ "resourceVersion": version }),
                     )
@@ -365,14 +367,15 @@ fn encode_list(request: &ObjectRequest, listed: &ObjectList, wanted: ResponseFor
         ResponseForm::Table => {
             let now = jiff::Timestamp::now().as_second();
             let rows = listed.items.iter();
-            let rows =
-                rows.map(|object| table::row(request.served, &object.value(), parse_include(request), now));
-            let table = table::table(table::definitions(request.served), rows.collect(), metadata);
+            let rows = rows
+                .map(|object| table::build_row(request.served, &object.value(), parse_include(request), now));
+            let table =
+                table::build_table(table::build_column_definitions(request.served), rows.collect(), metadata);
             encode(StatusCode::OK, &table, wanted.encoding)
         }
         ResponseForm::Metadata => {
             let items: Vec<Value> =
-                listed.items.iter().map(|object| table::partial(&object.value())).collect();
+                listed.items.iter().map(|object| table::build_partial_metadata(&object.value())).collect();
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata, "items": items});
             encode(StatusCode::OK, &list, wanted.encoding)

@@ -29,7 +29,7 @@ pub struct ResponseFormat {
 }
 
 /// Returns the first supported format of an `Accept` header.
-pub fn negotiate(accept: &str) -> Result<ResponseFormat, StatusError> {
+pub fn negotiate_format(accept: &str) -> Result<ResponseFormat, StatusError> {
     if accept.trim().is_empty() {
         return Ok(ResponseFormat::default());
     }
@@ -99,8 +99,8 @@ mod tests {
                 ResponseEncoding::Json,
             ),
         ] {
-            assert_eq!(negotiate(accept), Ok(ResponseFormat { form, encoding }), "{accept}");
+            assert_eq!(negotiate_format(accept), Ok(ResponseFormat { form, encoding }), "{accept}");
         }
-        assert_eq!(negotiate("application/vnd.kubernetes.protobuf").unwrap_err().code(), 406);
+        assert_eq!(negotiate_format("application/vnd.kubernetes.protobuf").unwrap_err().code(), 406);
     }
 }

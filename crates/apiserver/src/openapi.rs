@@ -24,8 +24,10 @@ impl OpenApiDocument {
     }
 }
 
-pub static V2_DOCUMENT: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v2()));
-pub static V3_DOCUMENT: LazyLock<OpenApiDocument> = LazyLock::new(|| OpenApiDocument::new(&v3()));
+pub static V2_DOCUMENT: LazyLock<OpenApiDocument> =
+    LazyLock::new(|| OpenApiDocument::new(&build_v2_document()));
+pub static V3_DOCUMENT: LazyLock<OpenApiDocument> =
+    LazyLock::new(|| OpenApiDocument::new(&build_v3_document()));
 /// `/openapi/v3`: the index of the documents.
 pub static V3_INDEX: LazyLock<OpenApiDocument> = LazyLock::new(|| {
     let path = format!("apis/{GROUP}/{VERSION}");
@@ -34,91 +36,92 @@ pub static V3_INDEX: LazyLock<OpenApiDocument> = LazyLock::new(|| {
 });
 
 /// Returns the name of a kind's schema: `org.projectcalico.v3.Tier`.
-fn name(kind: &str) -> String {
+fn format_schema_name(kind: &str) -> String {
     format!("org.projectcalico.{VERSION}.{kind}")
 }
 
-fn reference(prefix: &str, name: &str) -> Value {
+fn build_reference(prefix: &str, name: &str) -> Value {
     json!({"$ref": format!("{prefix}{name}")})
 }
 
 /// Returns all schemas, with references that start with `prefix`.
-fn schemas(prefix: &str) -> Map<String, Value> {
+fn build_schemas(prefix: &str) -> Map<String, Value> {
     let mut all = Map::new();
     for served in SERVED_RESOURCES {
         let kind = served.kind.name();
         let mut object = served.schema().clone();
         object["description"] = format!("{kind} of {API_VERSION}.").into();
         if let Some(Value::Object(properties)) = object.get_mut("properties") {
-            properties.insert("apiVersion".into(), described("Version of the schema: projectcalico.org/v3."));
-            properties.insert("kind".into(), described(&format!("The kind: {kind}.")));
+            properties
+                .insert("apiVersion".into(), describe_text("Version of the schema: projectcalico.org/v3."));
+            properties.insert("kind".into(), describe_text(&format!("The kind: {kind}.")));
             let metadata = match prefix {
                 V3_REFERENCE_PREFIX => {
-                    json!({"default": {}, "allOf": [reference(prefix, &format!("{META}.ObjectMeta"))],
-                    "description": "Name, labels and the like."})
+                    json!({"default": {}, "allOf": [build_reference(prefix, &format!("{META}.ObjectMeta"))],
+                    "description": "Standard metadata of the object."})
                 }
-                _ => reference(prefix, &format!("{META}.ObjectMeta")),
+                _ => build_reference(prefix, &format!("{META}.ObjectMeta")),
             };
             properties.insert("metadata".into(), metadata);
         }
         if prefix == V2_REFERENCE_PREFIX {
-            for_version_2(&mut object);
+            remove_v3_keywords(&mut object);
         }
         object["x-kubernetes-group-version-kind"] =
             json!([{"group": GROUP, "version": VERSION, "kind": kind}]);
-        all.insert(name(kind), object);
+        all.insert(format_schema_name(kind), object);
         let list_kind = served.kind.list_name();
         all.insert(
-            name(&list_kind),
+            format_schema_name(&list_kind),
             json!({
                 "type": "object", "description": format!("A list of {kind}."), "required": ["items"],
                 "properties": {
-                    "apiVersion": described("Version of the schema: projectcalico.org/v3."),
-                    "kind": described(&format!("The kind: {list_kind}.")),
-                    "metadata": reference(prefix, &format!("{META}.ListMeta")),
-                    "items": {"type": "array", "items": reference(prefix, &name(kind))},
+                    "apiVersion": describe_text("Version of the schema: projectcalico.org/v3."),
+                    "kind": describe_text(&format!("The kind: {list_kind}.")),
+                    "metadata": build_reference(prefix, &format!("{META}.ListMeta")),
+                    "items": {"type": "array", "items": build_reference(prefix, &format_schema_name(kind))},
                 },
                 "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": list_kind}],
             }),
         );
     }
-    for (name, schema) in common(prefix) {
+    for (name, schema) in build_common_schemas(prefix) {
         all.insert(format!("{META}.{name}"), schema);
     }
     all
 }
 
-fn described(text: &str) -> Value {
+fn describe_text(text: &str) -> Value {
     json!({"type": "string", "description": text})
 }
 
 /// Removes keywords that version 2 does not support: alternatives and Kubernetes validation rules.
-fn for_version_2(schema: &mut Value) {
+fn remove_v3_keywords(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             for keyword in ["allOf", "anyOf", "oneOf", "not", "nullable", "x-kubernetes-validations"] {
                 fields.remove(keyword);
             }
-            fields.values_mut().for_each(for_version_2);
+            fields.values_mut().for_each(remove_v3_keywords);
         }
-        Value::Array(items) => items.iter_mut().for_each(for_version_2),
+        Value::Array(items) => items.iter_mut().for_each(remove_v3_keywords),
         _ => {}
     }
 }
 
-fn number(description: &str) -> Value {
+fn describe_number(description: &str) -> Value {
     json!({"type": "integer", "format": "int64", "description": description})
 }
 
-fn texts(description: &str) -> Value {
+fn describe_text_map(description: &str) -> Value {
     json!({"type": "object", "additionalProperties": {"type": "string"}, "description": description})
 }
 
 /// Returns the schemas of the Kubernetes types that ours refer to.
-fn common(prefix: &str) -> Vec<(&'static str, Value)> {
+fn build_common_schemas(prefix: &str) -> Vec<(&'static str, Value)> {
     let [time, list_meta, fields, owner, managed] =
         ["Time", "ListMeta", "FieldsV1", "OwnerReference", "ManagedFieldsEntry"]
-            .map(|name| reference(prefix, &format!("{META}.{name}")));
+            .map(|name| build_reference(prefix, &format!("{META}.{name}")));
     vec![
         ("Time", json!({"type": "string", "format": "date-time", "description": "A time, in RFC 3339."})),
         ("FieldsV1", json!({"type": "object", "description": "A set of fields."})),
@@ -127,8 +130,8 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
             json!({"type": "object", "description": "An object that owns this one.",
             "required": ["apiVersion", "kind", "name", "uid"], "x-kubernetes-map-type": "atomic",
             "properties": {
-                "apiVersion": described("Version of the owner."), "kind": described("Kind of the owner."),
-                "name": described("Name of the owner."), "uid": described("UID of the owner."),
+                "apiVersion": describe_text("Version of the owner."), "kind": describe_text("Kind of the owner."),
+                "name": describe_text("Name of the owner."), "uid": describe_text("UID of the owner."),
                 "controller": {"type": "boolean", "description": "Whether the owner is the managing controller."},
                 "blockOwnerDeletion": {"type": "boolean", "description": "Whether the owner's foreground deletion waits for this object."},
             }}),
@@ -136,25 +139,25 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
         (
             "ManagedFieldsEntry",
             json!({"type": "object", "description": "Fields owned by one field manager.", "properties": {
-                "manager": described("Name of the field manager."), "operation": described("Apply or Update."),
-                "apiVersion": described("Version of the schema that the fields are of."), "time": time,
-                "fieldsType": described("FieldsV1."), "fieldsV1": fields,
-                "subresource": described("Subresource through which the fields were written."),
+                "manager": describe_text("Name of the field manager."), "operation": describe_text("Apply or Update."),
+                "apiVersion": describe_text("Version of the schema that defines the fields."), "time": time,
+                "fieldsType": describe_text("FieldsV1."), "fieldsV1": fields,
+                "subresource": describe_text("Subresource through which the fields were written."),
             }}),
         ),
         (
             "ObjectMeta",
             json!({"type": "object", "description": "Metadata that every object has.", "properties": {
-                "name": described("Name, unique among objects of the kind in a namespace."),
-                "generateName": described("Prefix of a name that the server completes."),
-                "namespace": described("Namespace of the object."), "selfLink": described("Not used any more."),
-                "uid": described("Identity of the object: another object of the same name has another one."),
-                "resourceVersion": described("Version of the object, for optimistic concurrency and watches."),
-                "generation": number("Incremented on every change of the spec."),
+                "name": describe_text("Name, unique among objects of the kind in a namespace."),
+                "generateName": describe_text("Prefix of a name that the server completes."),
+                "namespace": describe_text("Namespace of the object."), "selfLink": describe_text("Deprecated; not set."),
+                "uid": describe_text("Identity of the object. A later object of the same name has a different UID."),
+                "resourceVersion": describe_text("Version of the object, for optimistic concurrency and watches."),
+                "generation": describe_number("Incremented on every change of the spec."),
                 "creationTimestamp": time, "deletionTimestamp": time,
-                "deletionGracePeriodSeconds": number("Time until the object is gone."),
-                "labels": texts("Names and values by which objects are selected."),
-                "annotations": texts("Arbitrary metadata that cannot be selected by."),
+                "deletionGracePeriodSeconds": describe_number("Time until the object is gone."),
+                "labels": describe_text_map("Keys and values that selectors can match."),
+                "annotations": describe_text_map("Arbitrary metadata that selectors cannot match."),
                 "ownerReferences": {"type": "array", "items": owner, "description": "Objects that own this one.",
                     "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
                     "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"},
@@ -167,18 +170,18 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
         (
             "ListMeta",
             json!({"type": "object", "description": "Metadata of a list.", "properties": {
-                "continue": described("Token of the next page."),
-                "remainingItemCount": number("How many objects are not in the list."),
-                "resourceVersion": described("Version of the list."), "selfLink": described("Not used any more."),
+                "continue": describe_text("Token of the next page."),
+                "remainingItemCount": describe_number("Number of objects after this page."),
+                "resourceVersion": describe_text("Version of the list."), "selfLink": describe_text("Deprecated; not set."),
             }}),
         ),
         (
             "Status",
             json!({"type": "object", "description": "Result of a request.", "properties": {
-                "apiVersion": described("v1"), "kind": described("Status"), "metadata": list_meta,
-                "status": described("Success or Failure."), "message": described("In words."),
-                "reason": described("In one word."), "code": {"type": "integer", "format": "int32", "description": "The HTTP code."},
-                "details": {"type": "object", "description": "What it is about, and causes."},
+                "apiVersion": describe_text("v1"), "kind": describe_text("Status"), "metadata": list_meta,
+                "status": describe_text("Success or Failure."), "message": describe_text("Description of the result."),
+                "reason": describe_text("Machine-readable reason, one word."), "code": {"type": "integer", "format": "int32", "description": "The HTTP code."},
+                "details": {"type": "object", "description": "The object concerned, and the causes."},
             }}),
         ),
         ("Patch", json!({"type": "object", "description": "A change of an object."})),
@@ -189,14 +192,16 @@ fn common(prefix: &str) -> Vec<(&'static str, Value)> {
 /// An operation of a path.
 struct PathOperation {
     method: &'static str,
+    /// The verb of the operation in the vocabulary of Kubernetes.
     action: &'static str,
-    answers: String,
-    takes: Option<String>,
+    /// Names of the schemas of the response and of the request body.
+    response_schema: String,
+    body_schema: Option<String>,
 }
 
-fn operations(served: ServedKind, collection: bool) -> Vec<PathOperation> {
-    let kind = name(served.kind.name());
-    let list = name(&served.kind.list_name());
+fn list_operations(served: ServedKind, collection: bool) -> Vec<PathOperation> {
+    let kind = format_schema_name(served.kind.name());
+    let list = format_schema_name(&served.kind.list_name());
     let status = format!("{META}.Status");
     let options = format!("{META}.DeleteOptions");
     let patch = format!("{META}.Patch");
@@ -215,29 +220,29 @@ fn operations(served: ServedKind, collection: bool) -> Vec<PathOperation> {
         ]
     };
     let served = all.iter().filter(|(method, ..)| *method == "get" || !served.is_read_only());
-    let operations = served.map(|(method, action, answers, takes)| PathOperation {
+    let operations = served.map(|(method, action, response_schema, body_schema)| PathOperation {
         method,
         action,
-        answers: (*answers).to_owned(),
-        takes: takes.map(str::to_owned),
+        response_schema: (*response_schema).to_owned(),
+        body_schema: body_schema.map(str::to_owned),
     });
     operations.collect()
 }
 
 /// Returns the paths; `describe` renders each operation.
-fn paths(
+fn build_paths(
     parameter: fn(&str) -> Value,
     describe: fn(ServedKind, &PathOperation, String) -> Value,
 ) -> Map<String, Value> {
     let mut all = Map::new();
     for served in SERVED_RESOURCES {
         let plural = served.kind.plural();
-        let (scope, scope_name) =
-            if served.kind.is_namespaced() { ("namespaces/{namespace}/", "Namespaced") } else { ("", "") };
+        let [scope, scope_name] =
+            if served.kind.is_namespaced() { ["namespaces/{namespace}/", "Namespaced"] } else { [""; 2] };
         let base = format!("/apis/{GROUP}/{VERSION}/{scope}{plural}");
         for (path, collection) in [(base.clone(), true), (format!("{base}/{{name}}"), false)] {
             let mut item = Map::new();
-            for operation in operations(*served, collection) {
+            for operation in list_operations(*served, collection) {
                 let id = format!("{}{scope_name}{}", operation.action, served.kind.name());
                 item.insert(operation.method.to_owned(), describe(*served, &operation, id));
             }
@@ -256,7 +261,7 @@ fn paths(
 }
 
 /// Returns the query parameters of an operation. Clients read them to learn which features the server supports.
-fn query(action: &str) -> &'static [(&'static str, &'static str)] {
+fn list_query_parameters(action: &str) -> &'static [(&'static str, &'static str)] {
     const DRY_RUN: (&str, &str) = ("dryRun", "All: validate and return the result without storing it.");
     const MANAGER: (&str, &str) = ("fieldManager", "Name of the field manager.");
     const VALIDATION: (&str, &str) =
@@ -267,17 +272,17 @@ fn query(action: &str) -> &'static [(&'static str, &'static str)] {
         "list" => &[
             LABELS,
             FIELDS,
-            ("limit", "How many objects at most."),
+            ("limit", "Maximum number of objects in the response."),
             ("continue", "Token of the previous page."),
             ("resourceVersion", "Minimum revision of the list."),
             ("resourceVersionMatch", "NotOlderThan or Exact."),
-            ("watch", "Changes instead of a list."),
+            ("watch", "Whether to stream changes instead of returning a list."),
             ("allowWatchBookmarks", "Whether a watch also sends bookmarks."),
             ("sendInitialEvents", "Whether a watch starts with all existing objects."),
-            ("timeoutSeconds", "How long a watch lasts."),
+            ("timeoutSeconds", "Duration of a watch."),
         ],
         "post" | "put" => &[DRY_RUN, MANAGER, VALIDATION],
-        "patch" => &[DRY_RUN, MANAGER, VALIDATION, ("force", "Take over fields that others own.")],
+        "patch" => &[DRY_RUN, MANAGER, VALIDATION, ("force", "Take over fields that other managers own.")],
         "delete" => &[DRY_RUN, ("propagationPolicy", "Orphan, Background or Foreground.")],
         "deletecollection" => {
             &[DRY_RUN, LABELS, FIELDS, ("propagationPolicy", "Orphan, Background or Foreground.")]
@@ -286,16 +291,16 @@ fn query(action: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-fn group_version_kind(served: ServedKind) -> Value {
+fn build_group_version_kind(served: ServedKind) -> Value {
     json!({"group": GROUP, "version": VERSION, "kind": served.kind.name()})
 }
 
-fn v2() -> Value {
-    json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(v2_parameter, describe_v2),
-        "definitions": schemas(V2_REFERENCE_PREFIX)})
+fn build_v2_document() -> Value {
+    json!({"swagger": "2.0", "info": {"title": "Calico", "version": VERSION}, "paths": build_paths(build_v2_path_parameter, describe_v2),
+        "definitions": build_schemas(V2_REFERENCE_PREFIX)})
 }
 
-fn v2_parameter(name: &str) -> Value {
+fn build_v2_path_parameter(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true})
 }
 
@@ -303,48 +308,48 @@ fn describe_v2(served: ServedKind, operation: &PathOperation, id: String) -> Val
     let mut described = json!({
         "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
         "consumes": ["application/json", "application/yaml"], "produces": ["application/json", "application/yaml"],
-        "responses": {"200": {"description": "OK", "schema": reference(V2_REFERENCE_PREFIX, &operation.answers)}},
-        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+        "responses": {"200": {"description": "OK", "schema": build_reference(V2_REFERENCE_PREFIX, &operation.response_schema)}},
+        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": build_group_version_kind(served),
     });
-    let mut parameters: Vec<Value> = query(operation.action)
+    let mut parameters: Vec<Value> = list_query_parameters(operation.action)
         .iter()
         .map(|(name, text)| {
             json!({"name": name, "in": "query", "type": "string", "uniqueItems": true, "description": text})
         })
         .collect();
-    if let Some(takes) = &operation.takes {
+    if let Some(body_schema) = &operation.body_schema {
         let body = json!({"name": "body", "in": "body", "required": operation.method != "delete",
-            "schema": reference(V2_REFERENCE_PREFIX, takes)});
+            "schema": build_reference(V2_REFERENCE_PREFIX, body_schema)});
         parameters.push(body);
     }
     described["parameters"] = parameters.into();
     described
 }
 
-fn v3() -> Value {
-    json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": paths(v3_parameter, describe_v3),
-        "components": {"schemas": schemas(V3_REFERENCE_PREFIX)}})
+fn build_v3_document() -> Value {
+    json!({"openapi": "3.0.0", "info": {"title": "Calico", "version": VERSION}, "paths": build_paths(build_v3_path_parameter, describe_v3),
+        "components": {"schemas": build_schemas(V3_REFERENCE_PREFIX)}})
 }
 
-fn v3_parameter(name: &str) -> Value {
+fn build_v3_path_parameter(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
 }
 
 fn describe_v3(served: ServedKind, operation: &PathOperation, id: String) -> Value {
-    let content = json!({"application/json": {"schema": reference(V3_REFERENCE_PREFIX, &operation.answers)}});
+    let content = json!({"application/json": {"schema": build_reference(V3_REFERENCE_PREFIX, &operation.response_schema)}});
     let mut described = json!({
         "operationId": id, "tags": [format!("{GROUP}_{VERSION}")],
         "responses": {"200": {"description": "OK", "content": content}},
-        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": group_version_kind(served),
+        "x-kubernetes-action": operation.action, "x-kubernetes-group-version-kind": build_group_version_kind(served),
     });
-    described["parameters"] = query(operation.action)
+    described["parameters"] = list_query_parameters(operation.action)
         .iter()
         .map(|(name, text)| {
             let schema = json!({"type": "string", "uniqueItems": true});
             json!({"name": name, "in": "query", "schema": schema, "description": text})
         })
         .collect();
-    if let Some(takes) = &operation.takes {
+    if let Some(body_schema) = &operation.body_schema {
         let forms: &[&str] = match operation.method {
             "patch" => &[
                 "application/apply-patch+yaml",
@@ -355,7 +360,9 @@ fn describe_v3(served: ServedKind, operation: &PathOperation, id: String) -> Val
         };
         let content: Map<String, Value> = forms
             .iter()
-            .map(|form| ((*form).to_owned(), json!({"schema": reference(V3_REFERENCE_PREFIX, takes)})))
+            .map(|form| {
+                ((*form).to_owned(), json!({"schema": build_reference(V3_REFERENCE_PREFIX, body_schema)}))
+            })
             .collect();
         described["requestBody"] = json!({ "content": content });
     }
@@ -379,7 +386,7 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere() {
-        for document in [v2(), v3()] {
+        for document in [build_v2_document(), build_v3_document()] {
             let mut found = Vec::new();
             references(&document, &mut found);
             assert!(found.len() > 100);
@@ -392,7 +399,7 @@ mod tests {
 
     #[test]
     fn rules_of_a_policy_are_described() {
-        let document = v3();
+        let document = build_v3_document();
         let policy = &document["components"]["schemas"]["org.projectcalico.v3.NetworkPolicy"];
         assert!(policy.pointer("/properties/spec/properties/ingress/items/properties/action").is_some());
         assert_eq!(policy["x-kubernetes-group-version-kind"][0]["kind"], "NetworkPolicy");
@@ -400,7 +407,7 @@ mod tests {
 
     #[test]
     fn ids_of_operations_are_not_used_twice() {
-        let document = v3();
+        let document = build_v3_document();
         let mut ids: Vec<&str> = Vec::new();
         for path in document["paths"].as_object().unwrap().values() {
             ids.extend(

@@ -89,7 +89,8 @@ type QueryPairs = BTreeMap<String, String>;
 /// Maximum length of a field manager's name.
 pub const MAX_FIELD_MANAGER_LENGTH: usize = 128;
 
-pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, StatusError> {
+/// Parses the request line. A path outside the objects of the API group is returned as it is.
+pub fn parse_request(method: &Method, path: &str, query: &str) -> Result<RequestTarget, StatusError> {
     let prefix = format!("/apis/{GROUP}/{VERSION}/");
     let Some(rest) = path.strip_prefix(&prefix).filter(|rest| !rest.is_empty()) else {
         return Ok(RequestTarget::Path(path.trim_end_matches('/').to_owned()));
@@ -111,19 +112,19 @@ pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, 
         _ => return Err(StatusError::no_such_path()),
     };
     let served = ServedKind::find(plural).ok_or_else(StatusError::no_such_path)?;
-    let fits = match (served.kind.is_namespaced(), namespace.is_empty()) {
+    let is_valid_scope = match (served.kind.is_namespaced(), namespace.is_empty()) {
         (true, true) => name.is_empty(),
         (true, false) | (false, true) => true,
         (false, false) => false,
     };
-    if !fits || (is_status && !served.has_status()) {
+    if !is_valid_scope || (is_status && !served.has_status()) {
         return Err(StatusError::no_such_path());
     }
     let pairs: QueryPairs = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     let options = parse_options(&pairs)?;
-    let watches = flag(&pairs, "watch");
+    let is_watch = read_flag(&pairs, "watch");
     let verb = match (method.as_str(), name.is_empty()) {
-        ("GET" | "HEAD", true) if watches => RequestVerb::Watch,
+        ("GET" | "HEAD", true) if is_watch => RequestVerb::Watch,
         ("GET" | "HEAD", true) => RequestVerb::List,
         ("GET" | "HEAD", false) => RequestVerb::Get,
         ("POST", true) => RequestVerb::Create,
@@ -150,23 +151,23 @@ pub fn parse(method: &Method, path: &str, query: &str) -> Result<RequestTarget, 
     })))
 }
 
-fn text(pairs: &QueryPairs, name: &str) -> String {
+fn read_text(pairs: &QueryPairs, name: &str) -> String {
     pairs.get(name).cloned().unwrap_or_default()
 }
 
-fn flag(pairs: &QueryPairs, name: &str) -> bool {
+fn read_flag(pairs: &QueryPairs, name: &str) -> bool {
     let value = pairs.get(name).map(String::as_str);
     value.is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F"))
 }
 
-fn number(pairs: &QueryPairs, name: &str) -> Result<Option<u64>, StatusError> {
+fn read_number(pairs: &QueryPairs, name: &str) -> Result<Option<u64>, StatusError> {
     let given = pairs.get(name).filter(|text| !text.is_empty());
     let parsed = given.map(|text| text.parse::<u64>()).transpose();
     parsed.map_err(|_| StatusError::bad_request(format!("{name}: must be a number that is not negative")))
 }
 
 fn parse_options(pairs: &QueryPairs) -> Result<RequestOptions, StatusError> {
-    let field_validation = match text(pairs, "fieldValidation").as_str() {
+    let field_validation = match read_text(pairs, "fieldValidation").as_str() {
         "" | "Warn" => FieldValidation::Warn,
         "Ignore" => FieldValidation::Ignore,
         "Strict" => FieldValidation::Strict,
@@ -176,7 +177,7 @@ fn parse_options(pairs: &QueryPairs) -> Result<RequestOptions, StatusError> {
             )));
         }
     };
-    let dry_run = match text(pairs, "dryRun").as_str() {
+    let dry_run = match read_text(pairs, "dryRun").as_str() {
         "" => false,
         "All" => true,
         other => {
@@ -185,33 +186,33 @@ fn parse_options(pairs: &QueryPairs) -> Result<RequestOptions, StatusError> {
             )));
         }
     };
-    let field_manager = text(pairs, "fieldManager");
+    let field_manager = read_text(pairs, "fieldManager");
     if field_manager.len() > MAX_FIELD_MANAGER_LENGTH || field_manager.chars().any(char::is_control) {
         return Err(StatusError::unprocessable(format!(
             "fieldManager: Invalid value: {field_manager:?}: at most {MAX_FIELD_MANAGER_LENGTH} characters that can be printed"
         )));
     }
     Ok(RequestOptions {
-        label_selector: text(pairs, "labelSelector"),
-        field_selector: text(pairs, "fieldSelector"),
-        resource_version: text(pairs, "resourceVersion"),
-        resource_version_match: text(pairs, "resourceVersionMatch"),
-        limit: number(pairs, "limit")?.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-        continuation: text(pairs, "continue"),
-        timeout_seconds: number(pairs, "timeoutSeconds")?,
-        bookmarks: flag(pairs, "allowWatchBookmarks"),
-        send_initial_events: flag(pairs, "sendInitialEvents"),
+        label_selector: read_text(pairs, "labelSelector"),
+        field_selector: read_text(pairs, "fieldSelector"),
+        resource_version: read_text(pairs, "resourceVersion"),
+        resource_version_match: read_text(pairs, "resourceVersionMatch"),
+        limit: read_number(pairs, "limit")?.map_or(0, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+        continuation: read_text(pairs, "continue"),
+        timeout_seconds: read_number(pairs, "timeoutSeconds")?,
+        bookmarks: read_flag(pairs, "allowWatchBookmarks"),
+        send_initial_events: read_flag(pairs, "sendInitialEvents"),
         dry_run,
         field_manager,
-        force: flag(pairs, "force"),
+        force: read_flag(pairs, "force"),
         field_validation,
-        propagation_policy: text(pairs, "propagationPolicy"),
-        include_object: text(pairs, "includeObject"),
+        propagation_policy: read_text(pairs, "propagationPolicy"),
+        include_object: read_text(pairs, "includeObject"),
     })
 }
 
 /// Returns the field manager of a request. Without one in the query, it is the product name of the user agent.
-pub fn manager(options: &RequestOptions, user_agent: &str) -> String {
+pub fn choose_field_manager(options: &RequestOptions, user_agent: &str) -> String {
     if !options.field_manager.is_empty() {
         return options.field_manager.clone();
     }
@@ -242,7 +243,7 @@ mod tests {
     use tortie_model::Kind;
 
     fn objects(method: Method, path: &str, query: &str) -> ObjectRequest {
-        match parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), query) {
+        match parse_request(&method, &format!("/apis/projectcalico.org/v3/{path}"), query) {
             Ok(RequestTarget::Objects(request)) => *request,
             other => panic!("{other:?}"),
         }
@@ -284,22 +285,26 @@ mod tests {
             (Method::DELETE, "tiers/t/status", 405),
             (Method::POST, "networksets", 400),
         ] {
-            let refusal = parse(&method, &format!("/apis/projectcalico.org/v3/{path}"), "").unwrap_err();
+            let refusal =
+                parse_request(&method, &format!("/apis/projectcalico.org/v3/{path}"), "").unwrap_err();
             assert_eq!(refusal.code(), code, "{method} {path}");
         }
         for query in ["dryRun=Some", "fieldValidation=Loud", "limit=-1"] {
-            assert!(parse(&Method::GET, "/apis/projectcalico.org/v3/tiers", query).is_err(), "{query}");
+            assert!(
+                parse_request(&Method::GET, "/apis/projectcalico.org/v3/tiers", query).is_err(),
+                "{query}"
+            );
         }
-        assert_eq!(parse(&Method::GET, "/healthz/", ""), Ok(RequestTarget::Path("/healthz".into())));
+        assert_eq!(parse_request(&Method::GET, "/healthz/", ""), Ok(RequestTarget::Path("/healthz".into())));
     }
 
     #[test]
     fn programs_have_names() {
-        let named = |agent: &str| manager(&RequestOptions::default(), agent);
+        let named = |agent: &str| choose_field_manager(&RequestOptions::default(), agent);
         assert_eq!(named("kubectl/v1.35 (linux)"), "kubectl");
         assert_eq!(named(&"x".repeat(500)).len(), MAX_FIELD_MANAGER_LENGTH);
         assert_eq!(named(""), "");
         let options = RequestOptions { field_manager: "me".into(), ..RequestOptions::default() };
-        assert_eq!(manager(&options, "kubectl/1"), "me");
+        assert_eq!(choose_field_manager(&options, "kubectl/1"), "me");
     }
 }

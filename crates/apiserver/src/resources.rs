@@ -15,32 +15,32 @@ pub struct ServedKind {
     pub short_names: &'static [&'static str],
 }
 
-const fn served(kind: Kind, short_names: &'static [&'static str]) -> ServedKind {
+const fn declare_kind(kind: Kind, short_names: &'static [&'static str]) -> ServedKind {
     ServedKind { kind, short_names }
 }
 
 pub const SERVED_RESOURCES: &[ServedKind] = &[
-    served(Kind::BGPConfiguration, &["bgpconfig", "bgpconfigs"]),
-    served(Kind::BGPFilter, &[]),
-    served(Kind::BGPPeer, &[]),
-    served(Kind::BlockAffinity, &["blockaffinity", "affinity", "affinities"]),
-    served(Kind::CalicoNodeStatus, &["caliconodestatus"]),
-    served(Kind::ClusterInformation, &["clusterinfo"]),
-    served(Kind::FelixConfiguration, &["felixconfig", "felixconfigs"]),
-    served(Kind::GlobalNetworkPolicy, &["gnp", "cgnp", "calicoglobalnetworkpolicies"]),
-    served(Kind::GlobalNetworkSet, &[]),
-    served(Kind::HostEndpoint, &["hep", "heps"]),
-    served(Kind::IPAMConfiguration, &["ipamconfig"]),
-    served(Kind::IPPool, &[]),
-    served(Kind::IPReservation, &[]),
-    served(Kind::KubeControllersConfiguration, &["kcconfig"]),
-    served(Kind::NetworkPolicy, &["cnp", "caliconetworkpolicy", "caliconetworkpolicies"]),
-    served(Kind::NetworkSet, &["netsets"]),
-    served(Kind::Profile, &[]),
-    served(Kind::StagedGlobalNetworkPolicy, &["sgnp"]),
-    served(Kind::StagedKubernetesNetworkPolicy, &["sknp"]),
-    served(Kind::StagedNetworkPolicy, &["snp"]),
-    served(Kind::Tier, &[]),
+    declare_kind(Kind::BGPConfiguration, &["bgpconfig", "bgpconfigs"]),
+    declare_kind(Kind::BGPFilter, &[]),
+    declare_kind(Kind::BGPPeer, &[]),
+    declare_kind(Kind::BlockAffinity, &["blockaffinity", "affinity", "affinities"]),
+    declare_kind(Kind::CalicoNodeStatus, &["caliconodestatus"]),
+    declare_kind(Kind::ClusterInformation, &["clusterinfo"]),
+    declare_kind(Kind::FelixConfiguration, &["felixconfig", "felixconfigs"]),
+    declare_kind(Kind::GlobalNetworkPolicy, &["gnp", "cgnp", "calicoglobalnetworkpolicies"]),
+    declare_kind(Kind::GlobalNetworkSet, &[]),
+    declare_kind(Kind::HostEndpoint, &["hep", "heps"]),
+    declare_kind(Kind::IPAMConfiguration, &["ipamconfig"]),
+    declare_kind(Kind::IPPool, &[]),
+    declare_kind(Kind::IPReservation, &[]),
+    declare_kind(Kind::KubeControllersConfiguration, &["kcconfig"]),
+    declare_kind(Kind::NetworkPolicy, &["cnp", "caliconetworkpolicy", "caliconetworkpolicies"]),
+    declare_kind(Kind::NetworkSet, &["netsets"]),
+    declare_kind(Kind::Profile, &[]),
+    declare_kind(Kind::StagedGlobalNetworkPolicy, &["sgnp"]),
+    declare_kind(Kind::StagedKubernetesNetworkPolicy, &["sknp"]),
+    declare_kind(Kind::StagedNetworkPolicy, &["snp"]),
+    declare_kind(Kind::Tier, &[]),
 ];
 
 /// Schemas of a kind, computed once.

@@ -68,14 +68,14 @@ pub enum ApiServerRunError {
 
 /// Runs the API server until SIGTERM or SIGINT.
 pub async fn run(config: StoreConfig, args: ApiServerArgs) -> Result<(), ApiServerRunError> {
-    let end = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
-    serve(config, args, end).await
+    let shutdown = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
+    serve(config, args, shutdown).await
 }
 
 /// Runs the webhooks until SIGTERM or SIGINT.
 pub async fn run_webhooks(config: StoreConfig, args: WebhooksArgs) -> Result<(), ApiServerRunError> {
-    let end = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
-    serve_webhooks(config, args, CertificateLifetimes::default(), end).await
+    let shutdown = tortie_http::shutdown_signal().map_err(ApiServerRunError::Signals)?;
+    serve_webhooks(config, args, CertificateLifetimes::default(), shutdown).await
 }
 
 /// Connects to Kubernetes and to the datastore.
@@ -88,11 +88,11 @@ pub async fn connect(config: &StoreConfig) -> Result<(OrchestratorClient, StoreC
     Ok((orchestrator, client.await?))
 }
 
-/// Runs the API server until `end`, then closes watches and finishes open requests.
+/// Runs the API server until `shutdown`, then closes watches and finishes open requests.
 pub async fn serve(
     config: StoreConfig,
     args: ApiServerArgs,
-    end: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<(), ApiServerRunError> {
     let (orchestrator, client) = connect(&config).await?;
     if client.stores_v3_as_written() {
@@ -120,8 +120,8 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_trust(orchestrator, trust.clone()));
     let clients = Arc::new(OptionalCertificateVerifier::new(trust));
-    let server = HttpsServer { identity: certificate.source, clients, answers: handler, stopping };
-    args.listen.serve_until(args.secure_port, "API server", server, stop, end).await
+    let server = HttpsServer { identity: certificate.source, clients, handler, stopping };
+    args.listen.serve_until(args.secure_port, "API server", server, stop, shutdown).await
 }
 
 /// Watches the cluster's settings for the front proxy and applies changes without a restart.

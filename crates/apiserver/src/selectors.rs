@@ -125,7 +125,7 @@ pub fn parse_labels(text: &str) -> Result<EntryLabelSelector, StatusError> {
     let mut requirements = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let (term, after) = next_term(rest);
+        let (term, after) = split_first_term(rest);
         rest = after.trim_start();
         requirements.push(parse_requirement(term.trim())?);
     }
@@ -133,7 +133,7 @@ pub fn parse_labels(text: &str) -> Result<EntryLabelSelector, StatusError> {
 }
 
 /// Splits at the first comma outside of parentheses.
-fn next_term(text: &str) -> (&str, &str) {
+fn split_first_term(text: &str) -> (&str, &str) {
     let mut depth = 0usize;
     for (index, byte) in text.bytes().enumerate() {
         match byte {
@@ -151,8 +151,9 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
         return Ok(EntryLabelRequirement::DoesNotExist { key: parse_key(term, rest)? });
     }
     if let Some(inner) = term.strip_suffix(')') {
-        let (head, values) =
-            inner.split_once('(').ok_or_else(|| requirement_error(term, "a ')' without a '('"))?;
+        let Some((head, values)) = inner.split_once('(') else {
+            return Err(refuse_requirement(term, "a ')' without a '('"));
+        };
         let values = values
             .split(',')
             .map(|text| parse_value(term, text))
@@ -160,12 +161,12 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
         let (name, operator) = head
             .trim_end()
             .rsplit_once(char::is_whitespace)
-            .ok_or_else(|| requirement_error(term, "found no operator before '('"))?;
+            .ok_or_else(|| refuse_requirement(term, "found no operator before '('"))?;
         let key = parse_key(term, name)?;
         return match operator {
             "in" => Ok(EntryLabelRequirement::In { key, values }),
             "notin" => Ok(EntryLabelRequirement::NotIn { key, values }),
-            _ => Err(requirement_error(term, "the operators before '(' are 'in' and 'notin'")),
+            _ => Err(refuse_requirement(term, "the operators before '(' are 'in' and 'notin'")),
         };
     }
     if let Some((name, text)) = term.split_once("!=") {
@@ -182,22 +183,22 @@ fn parse_requirement(term: &str) -> Result<EntryLabelRequirement, StatusError> {
         });
     }
     if term.contains(['<', '>']) {
-        return Err(requirement_error(term, "the operators '<' and '>' are not supported"));
+        return Err(refuse_requirement(term, "the operators '<' and '>' are not supported"));
     }
     Ok(EntryLabelRequirement::Exists { key: parse_key(term, term)? })
 }
 
 fn parse_key(term: &str, text: &str) -> Result<String, StatusError> {
-    check_qualified(text.trim()).map_err(|reason| requirement_error(term, reason))?;
+    check_qualified(text.trim()).map_err(|reason| refuse_requirement(term, reason))?;
     Ok(text.trim().to_owned())
 }
 
 fn parse_value(term: &str, text: &str) -> Result<String, StatusError> {
-    check_label_value(text.trim()).map_err(|reason| requirement_error(term, reason))?;
+    check_label_value(text.trim()).map_err(|reason| refuse_requirement(term, reason))?;
     Ok(text.trim().to_owned())
 }
 
-fn requirement_error(term: &str, reason: impl std::fmt::Display) -> StatusError {
+fn refuse_requirement(term: &str, reason: impl std::fmt::Display) -> StatusError {
     StatusError::bad_request(format!("unable to parse requirement: {term:?} in the label selector: {reason}"))
 }
 

@@ -75,9 +75,9 @@ impl CertificateSource {
 impl CertificatePair {
     /// Generates a self-signed certificate, which clients cannot verify.
     pub fn generate(names: Vec<String>) -> Result<CertificatePair, rcgen::Error> {
-        let made = rcgen::generate_simple_self_signed(names)?;
-        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into();
-        Ok(CertificatePair { chain: vec![made.cert.der().clone()], key })
+        let generated = rcgen::generate_simple_self_signed(names)?;
+        let key = PrivatePkcs8KeyDer::from(generated.signing_key.serialize_der()).into();
+        Ok(CertificatePair { chain: vec![generated.cert.der().clone()], key })
     }
 
     pub fn from_pem(certificate: &str, key: &str) -> Result<CertificatePair, PemError> {
@@ -121,7 +121,7 @@ pub struct HttpsServer<A> {
     pub identity: CertificateSource,
     /// Verifier of client certificates.
     pub clients: Arc<dyn ClientCertVerifier>,
-    pub answers: Arc<A>,
+    pub handler: Arc<A>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
 }
@@ -162,9 +162,9 @@ impl<A: RequestHandler> HttpsServer<A> {
             };
             match table.make_room(source) {
                 ConnectionAdmission::Free => {}
-                ConnectionAdmission::Displaced => server.answers.count_closed("idle_connection"),
+                ConnectionAdmission::Displaced => server.handler.count_closed("idle_connection"),
                 ConnectionAdmission::Refused => {
-                    server.answers.count_closed("connection");
+                    server.handler.count_closed("connection");
                     continue;
                 }
             }
@@ -203,15 +203,15 @@ impl<A: RequestHandler> HttpsServer<A> {
         let certificates = session.peer_certificates().unwrap_or_default();
         let chain: CertificateChain =
             Arc::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
-        let answers = self.answers.clone();
+        let handler = self.handler.clone();
         let peer = ConnectionPeer { source, chain };
         let requests = activity.clone();
         let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-            let answers = answers.clone();
+            let handler = handler.clone();
             let peer = peer.clone();
             let guard = requests.begin_request();
             async move {
-                let response = answers.answer(request.map(Body::new), &peer).await;
+                let response = handler.answer(request.map(Body::new), &peer).await;
                 Ok::<_, Infallible>(response.map(|body| TrackedBody { body, _guard: guard }))
             }
         });

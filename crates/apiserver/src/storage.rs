@@ -5,7 +5,7 @@ use crate::refusal::StatusError;
 use crate::request::RequestOptions;
 use crate::resources::ServedKind;
 use crate::selectors::ObjectSelection;
-use crate::stored::{StoredObject, revision_number};
+use crate::stored::{StoredObject, convert_revision};
 use data_encoding::BASE64URL_NOPAD;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -165,7 +165,7 @@ impl ObjectStorage {
         let items = resources.chain(built_in).map(|resource| StoredObject::new(&resource));
         let items = items.filter(|object| selection.selects(&object.subject())).map(Arc::new).collect();
         let continuation = listing.next.map(|next| BASE64URL_NOPAD.encode(next.0.as_bytes()));
-        let revision = revision_number(&listing.revision).to_string();
+        let revision = convert_revision(&listing.revision).to_string();
         Ok(ObjectList { items, revision, continuation: continuation.unwrap_or_default() })
     }
 

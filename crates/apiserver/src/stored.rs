@@ -1,7 +1,7 @@
 //! An object as served: its JSON text and the properties that selectors use.
 
 use crate::selectors::SelectionSubject;
-use crate::write::text_at;
+use crate::write::read_text_at;
 use bytes::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ impl StoredObject {
 
     fn from_value(tier: String, labels: BTreeMap<String, String>, object: &Value) -> StoredObject {
         StoredObject {
-            namespace: text_at(object, "/metadata/namespace").to_owned(),
-            name: text_at(object, "/metadata/name").to_owned(),
+            namespace: read_text_at(object, "/metadata/namespace").to_owned(),
+            name: read_text_at(object, "/metadata/name").to_owned(),
             tier,
             labels,
-            revision: text_at(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
+            revision: read_text_at(object, "/metadata/resourceVersion").parse().unwrap_or_default(),
             json: Bytes::from(object.to_string()),
         }
     }
@@ -60,7 +60,7 @@ impl StoredObject {
 
 /// Returns a revision as the number that clients see. A revision over several collections is the lowest of its parts,
 /// so that no change is missed from there.
-pub fn revision_number(revision: &Revision) -> u64 {
+pub fn convert_revision(revision: &Revision) -> u64 {
     match revision.number() {
         Some(number) => number,
         None => {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tortie_model::columns::{CellSource, columns};
 
 /// Returns the column definitions of a table in the format of Kubernetes.
-pub fn definitions(served: ServedKind) -> Value {
+pub fn build_column_definitions(served: ServedKind) -> Value {
     let mut all = vec![
         json!({"name": "Name", "type": "string", "format": "name", "priority": 0, "description": "Name of the object"}),
     ];
@@ -28,57 +28,56 @@ pub enum IncludeObject {
 }
 
 /// Returns the row of an object. `now` is in seconds since 1970.
-pub fn row(served: ServedKind, object: &Value, include: IncludeObject, now: i64) -> Value {
+pub fn build_row(served: ServedKind, object: &Value, include: IncludeObject, now: i64) -> Value {
     let mut cells = vec![object.pointer("/metadata/name").cloned().unwrap_or_default()];
-    cells.extend(columns(served.kind).iter().map(|column| Value::String(write(column.cell, object))));
+    cells.extend(columns(served.kind).iter().map(|column| Value::String(format_cell(column.cell, object))));
     let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
-    cells.push(created.map_or_else(|| "<unknown>".to_owned(), |text| age(text, now)).into());
+    cells.push(created.map_or_else(|| "<unknown>".to_owned(), |text| format_age(text, now)).into());
     let mut row = json!({ "cells": cells });
     match include {
         IncludeObject::None => {}
-        IncludeObject::Metadata => row["object"] = partial(object),
+        IncludeObject::Metadata => row["object"] = build_partial_metadata(object),
         IncludeObject::Object => row["object"] = object.clone(),
     }
     row
 }
 
 /// Returns the metadata of an object as a PartialObjectMetadata.
-pub fn partial(object: &Value) -> Value {
+pub fn build_partial_metadata(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": object.get("metadata").cloned().unwrap_or_default()})
 }
 
-pub fn table(definitions: Value, rows: Vec<Value>, metadata: Value) -> Value {
+pub fn build_table(definitions: Value, rows: Vec<Value>, metadata: Value) -> Value {
     json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": definitions,
         "rows": rows})
 }
 
-fn write(cell: CellSource, object: &Value) -> String {
+fn format_cell(cell: CellSource, object: &Value) -> String {
     match cell {
-        CellSource::At(pointer) => first_text(object, &[pointer], ""),
-        CellSource::Or(pointer, absent) => first_text(object, &[pointer], absent),
+        CellSource::At(pointer) => find_first_text(object, &[pointer], ""),
+        CellSource::Or(pointer, absent) => find_first_text(object, &[pointer], absent),
         CellSource::Count(pointer) => {
             object.pointer(pointer).and_then(Value::as_array).map_or(0, Vec::len).to_string()
         }
-        CellSource::Joined(pointer) => at(object, pointer).map(joined).unwrap_or_default(),
-        CellSource::PeerScope => first_text(object, &["/spec/node", "/spec/nodeSelector"], "(global)"),
-        CellSource::PodSelector => {
-            at(object, "/spec/podSelector/matchLabels").map_or_else(|| "<none>".to_owned(), joined)
-        }
+        CellSource::Joined(pointer) => find_value(object, pointer).map(join_values).unwrap_or_default(),
+        CellSource::PeerScope => find_first_text(object, &["/spec/node", "/spec/nodeSelector"], "(global)"),
+        CellSource::PodSelector => find_value(object, "/spec/podSelector/matchLabels")
+            .map_or_else(|| "<none>".to_owned(), join_values),
     }
 }
 
-fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+fn find_value<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     object.pointer(pointer).filter(|value| !value.is_null())
 }
 
 /// Returns the first of these fields that is not empty, or else `absent`.
-fn first_text(object: &Value, pointers: &[&str], absent: &str) -> String {
-    let texts = pointers.iter().filter_map(|pointer| at(object, pointer)).map(plain);
+fn find_first_text(object: &Value, pointers: &[&str], absent: &str) -> String {
+    let texts = pointers.iter().filter_map(|pointer| find_value(object, pointer)).map(format_scalar);
     texts.into_iter().find(|text| !text.is_empty()).unwrap_or_else(|| absent.to_owned())
 }
 
-fn plain(value: &Value) -> String {
+fn format_scalar(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         // Orders are floats that are nearly always whole numbers.
@@ -93,16 +92,16 @@ fn plain(value: &Value) -> String {
 /// Longer lists are truncated.
 const MAX_LIST_CELL_CHARS: usize = 80;
 
-fn joined(value: &Value) -> String {
+fn join_values(value: &Value) -> String {
     let text = match value {
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Array(items) => items.iter().map(format_scalar).collect::<Vec<_>>().join(","),
         Value::Object(fields) => {
             let mut pairs: Vec<String> =
-                fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+                fields.iter().map(|(name, value)| format!("{name}={}", format_scalar(value))).collect();
             pairs.sort();
             pairs.join(",")
         }
-        other => plain(other),
+        other => format_scalar(other),
     };
     if text.chars().count() <= MAX_LIST_CELL_CHARS {
         return text;
@@ -111,7 +110,7 @@ fn joined(value: &Value) -> String {
 }
 
 /// Returns the age in the format of kubectl.
-fn age(created: &str, now: i64) -> String {
+fn format_age(created: &str, now: i64) -> String {
     let Ok(created) = created.parse::<jiff::Timestamp>() else { return "<invalid>".to_owned() };
     let seconds = now - created.as_second();
     let minutes = seconds / 60;
@@ -121,18 +120,18 @@ fn age(created: &str, now: i64) -> String {
         ..-1 => "<invalid>".to_owned(),
         -1..0 => "0s".to_owned(),
         0..120 => format!("{seconds}s"),
-        120..600 => pair(minutes, "m", seconds % 60, "s"),
+        120..600 => format_units(minutes, "m", seconds % 60, "s"),
         600..10_800 => format!("{minutes}m"),
-        10_800..28_800 => pair(hours, "h", minutes % 60, "m"),
+        10_800..28_800 => format_units(hours, "h", minutes % 60, "m"),
         28_800..172_800 => format!("{hours}h"),
-        172_800..691_200 => pair(days, "d", hours % 24, "h"),
+        172_800..691_200 => format_units(days, "d", hours % 24, "h"),
         691_200..63_072_000 => format!("{days}d"),
-        63_072_000..252_288_000 => pair(days / 365, "y", days % 365, "d"),
+        63_072_000..252_288_000 => format_units(days / 365, "y", days % 365, "d"),
         _ => format!("{}y", days / 365),
     }
 }
 
-fn pair(large: i64, large_unit: &str, small: i64, small_unit: &str) -> String {
+fn format_units(large: i64, large_unit: &str, small: i64, small_unit: &str) -> String {
     match small {
         0 => format!("{large}{large_unit}"),
         small => format!("{large}{large_unit}{small}{small_unit}"),
@@ -150,10 +149,10 @@ mod tests {
         let object = json!({"metadata": {"name": "web", "creationTimestamp": "2026-03-01T10:00:00Z"},
             "spec": {"tier": "t", "order": 100.0, "selector": "app == 'web'"}});
         let now = "2026-03-01T10:07:05Z".parse::<jiff::Timestamp>().unwrap().as_second();
-        let row = row(served, &object, IncludeObject::Metadata, now);
+        let row = build_row(served, &object, IncludeObject::Metadata, now);
         assert_eq!(row["cells"], json!(["web", "t", "100", "app == 'web'", "7m5s"]));
         assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
-        let priorities: Vec<i64> = definitions(served)
+        let priorities: Vec<i64> = build_column_definitions(served)
             .as_array()
             .unwrap()
             .iter()
@@ -165,8 +164,8 @@ mod tests {
     #[test]
     fn every_row_has_a_cell_for_every_column() {
         for served in crate::resources::SERVED_RESOURCES {
-            let cells = row(*served, &json!({"metadata": {"name": "x"}}), IncludeObject::None, 0);
-            let count = definitions(*served).as_array().unwrap().len();
+            let cells = build_row(*served, &json!({"metadata": {"name": "x"}}), IncludeObject::None, 0);
+            let count = build_column_definitions(*served).as_array().unwrap().len();
             assert_eq!(cells["cells"].as_array().unwrap().len(), count, "{}", served.kind);
         }
     }
@@ -187,16 +186,16 @@ mod tests {
             (864_000, "10d"),
             (80_000_000, "2y195d"),
         ] {
-            assert_eq!(age("1970-01-01T00:00:00Z", seconds), text, "{seconds}");
+            assert_eq!(format_age("1970-01-01T00:00:00Z", seconds), text, "{seconds}");
         }
-        assert_eq!(age("soon", 0), "<invalid>");
+        assert_eq!(format_age("soon", 0), "<invalid>");
     }
 
     #[test]
     fn long_lists_are_cut() {
         let nets: Vec<String> = (0..40).map(|n| format!("10.0.{n}.0/24")).collect();
-        let text = joined(&json!(nets));
+        let text = join_values(&json!(nets));
         assert!(text.len() == 80 && text.ends_with("..."), "{text}");
-        assert_eq!(joined(&json!({"b": "2", "a": "1"})), "a=1,b=2");
+        assert_eq!(join_values(&json!({"b": "2", "a": "1"})), "a=1,b=2");
     }
 }

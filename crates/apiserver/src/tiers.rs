@@ -42,7 +42,7 @@ impl TierAccess<'_> {
     }
 
     /// Returns the error message for a user without permission on the tier.
-    pub fn explain_refusal(&self, user: &str, lacking: MissingTierPermission) -> String {
+    pub fn explain_refusal(&self, user: &str, missing: MissingTierPermission) -> String {
         let mut text = format!(
             "User {user:?} cannot {} {} in tier {:?}",
             self.verb.name(),
@@ -52,7 +52,7 @@ impl TierAccess<'_> {
         if !self.namespace.is_empty() {
             text.push_str(&format!(" and namespace {:?}", self.namespace));
         }
-        if lacking == MissingTierPermission::Tier {
+        if missing == MissingTierPermission::Tier {
             text.push_str(" (user cannot get tier)");
         }
         text

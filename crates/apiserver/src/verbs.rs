@@ -138,8 +138,12 @@ impl VerbExecutor<'_> {
         let prepared = self.workers.run(move || {
             let mut submitted = body::parse_body(&task.content_type, &task.body)?;
             generate_name(&mut submitted);
-            let name = write::text_at(&submitted, "/metadata/name").to_owned();
-            write::prepare_create(write_target(&task, &name), submitted, write_author(&task, &now()))
+            let name = write::read_text_at(&submitted, "/metadata/name").to_owned();
+            write::prepare_create(
+                build_write_target(&task, &name),
+                submitted,
+                build_write_author(&task, &format_current_time()),
+            )
         });
         self.insert(call, prepared.await?).await
     }
@@ -185,9 +189,9 @@ impl VerbExecutor<'_> {
             && served.kind.is_namespaced()
             && matches!(self.access.orchestrator().namespace_terminates(namespace).await, Ok(true))
         {
-            return StatusError::forbidden(*served, name, &terminating_message(namespace));
+            return StatusError::forbidden(*served, name, &explain_terminating_namespace(namespace));
         }
-        creation_error(write_target(call, name), tier, error)
+        convert_creation_error(build_write_target(call, name), tier, error)
     }
 
     /// Checks that the namespace exists and is not terminating. If Kubernetes is the datastore, kube-apiserver checks
@@ -200,7 +204,7 @@ impl VerbExecutor<'_> {
         }
         match self.access.orchestrator().namespace_terminates(namespace).await {
             Ok(false) => Ok(()),
-            Ok(true) => Err(StatusError::forbidden(*served, "", &terminating_message(namespace))),
+            Ok(true) => Err(StatusError::forbidden(*served, "", &explain_terminating_namespace(namespace))),
             Err(StoreError::DoesNotExist { .. }) => Err(StatusError::namespace_not_found(namespace)),
             Err(error) => Err(StatusError::unavailable(error.to_string())),
         }
@@ -214,10 +218,10 @@ impl VerbExecutor<'_> {
         let before = live.to_value();
         let outcome = self.workers.run(move || {
             write::prepare_update(
-                write_target(&task, &task.request.name),
+                build_write_target(&task, &task.request.name),
                 &before,
                 submitted,
-                write_author(&task, &now()),
+                build_write_author(&task, &format_current_time()),
                 true,
             )
         });
@@ -249,7 +253,7 @@ impl VerbExecutor<'_> {
         };
         let replaced = match replaced {
             Ok(replaced) => replaced,
-            Err(error) => return Err(update_error(request, tier.as_deref(), error)),
+            Err(error) => return Err(convert_update_error(request, tier.as_deref(), error)),
         };
         Ok(VerbResponse::Object { object: replaced.to_value(), code: 200, warnings })
     }
@@ -258,8 +262,9 @@ impl VerbExecutor<'_> {
     /// object.
     async fn patch(self, call: &Arc<VerbRequest>) -> Result<VerbResponse, StatusError> {
         let task = call.clone();
-        let patch =
-            self.workers.run(move || ObjectPatch::read(body::media_type(&task.content_type), &task.body));
+        let patch = self
+            .workers
+            .run(move || ObjectPatch::read(body::parse_media_type(&task.content_type), &task.body));
         let patch = Arc::new(patch.await?);
         let retries = if has_resource_version(&patch) { 0 } else { MAX_WRITE_RETRIES };
         for _ in 0..retries {
@@ -320,7 +325,7 @@ impl VerbExecutor<'_> {
         if served.kind == Kind::IPPool && !options.force {
             self.check_pool_unused(call, name).await?;
         }
-        let plan = deletion::plan_deletion(&object, options.propagation, &now());
+        let plan = deletion::plan_deletion(&object, options.propagation, &format_current_time());
         if options.dry_run && plan == DeletionPlan::Now || matches!(plan, DeletionPlan::Later(_)) {
             // Reject a deletion now if it would be rejected once the finalizers are removed.
             let checked = resources.check_delete(served.kind, name).await;
@@ -417,7 +422,7 @@ impl VerbExecutor<'_> {
 
 /// Converts the error of a creation. If an object does not exist, it is the tier or the namespace, not the object to be
 /// created.
-fn creation_error(target: WriteTarget<'_>, tier: Option<&str>, error: StoreError) -> StatusError {
+fn convert_creation_error(target: WriteTarget<'_>, tier: Option<&str>, error: StoreError) -> StatusError {
     let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
     match &error {
         StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
@@ -431,7 +436,7 @@ fn creation_error(target: WriteTarget<'_>, tier: Option<&str>, error: StoreError
 }
 
 /// Converts the error of an update: the missing object is either the new tier or the updated object.
-fn update_error(request: &ObjectRequest, tier: Option<&str>, error: StoreError) -> StatusError {
+fn convert_update_error(request: &ObjectRequest, tier: Option<&str>, error: StoreError) -> StatusError {
     let tier = tier.map(|tier| StoreKey::resource(Kind::Tier, "", tier).to_string());
     match &error {
         StoreError::DoesNotExist { id, .. } if Some(id) == tier.as_ref() => {
@@ -442,11 +447,11 @@ fn update_error(request: &ObjectRequest, tier: Option<&str>, error: StoreError) 
 }
 
 /// Returns kube-apiserver's error message for a creation in a terminating namespace.
-fn terminating_message(namespace: &str) -> String {
+fn explain_terminating_namespace(namespace: &str) -> String {
     format!("unable to create new content in namespace {namespace} because it is being terminated")
 }
 
-fn now() -> String {
+fn format_current_time() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
@@ -456,9 +461,9 @@ fn apply_patch(
     patch: &ObjectPatch,
     live: Option<&Value>,
 ) -> Result<WriteOutcome, StatusError> {
-    let target = write_target(call, &call.request.name);
-    let now = now();
-    let author = write_author(call, &now);
+    let target = build_write_target(call, &call.request.name);
+    let now = format_current_time();
+    let author = build_write_author(call, &now);
     match (patch, live) {
         (ObjectPatch::Apply(config), live) => {
             // The field manager of server-side apply has no default.
@@ -470,12 +475,12 @@ fn apply_patch(
     }
 }
 
-fn write_target<'a>(call: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
+fn build_write_target<'a>(call: &'a VerbRequest, name: &'a str) -> WriteTarget<'a> {
     let ObjectRequest { served, namespace, is_status, .. } = &call.request;
     WriteTarget { served: *served, namespace, name, is_status: *is_status }
 }
 
-fn write_author<'a>(call: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
+fn build_write_author<'a>(call: &'a VerbRequest, now: &'a str) -> WriteAuthor<'a> {
     WriteAuthor { manager: &call.manager, now, validation: call.request.options.field_validation }
 }
 
@@ -485,14 +490,14 @@ fn has_resource_version(patch: &ObjectPatch) -> bool {
             patch.0.iter().any(|operation| operation.path().as_str() == "/metadata/resourceVersion")
         }
         ObjectPatch::Merge(object) | ObjectPatch::Apply(object) => {
-            !write::text_at(object, "/metadata/resourceVersion").is_empty()
+            !write::read_text_at(object, "/metadata/resourceVersion").is_empty()
         }
     }
 }
 
 fn generate_name(object: &mut Value) {
-    let prefix = write::text_at(object, "/metadata/generateName").to_owned();
-    if prefix.is_empty() || !write::text_at(object, "/metadata/name").is_empty() {
+    let prefix = write::read_text_at(object, "/metadata/generateName").to_owned();
+    if prefix.is_empty() || !write::read_text_at(object, "/metadata/name").is_empty() {
         return;
     }
     let mut name: String = prefix.chars().take(MAX_GENERATED_PREFIX).collect();
@@ -513,7 +518,7 @@ mod tests {
             let served = ServedKind::find(kind.plural()).unwrap();
             let target = WriteTarget { served, namespace, name: "x", is_status: false };
             let error = StoreError::DoesNotExist { id: id.into(), reason: "not found".into() };
-            creation_error(target, Some("net"), error).message
+            convert_creation_error(target, Some("net"), error).message
         };
         let in_namespace = missing(Kind::NetworkPolicy, "shop", "NetworkPolicy(shop/x)");
         assert_eq!(in_namespace, "namespaces \"shop\" not found");

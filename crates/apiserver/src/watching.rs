@@ -24,7 +24,7 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Range of the duration of a watch without a requested timeout, in seconds.
 const WATCH_LIFETIME_SECONDS: std::ops::Range<u64> = 1_800..3_600;
 
-/// Parameters of a watch.
+/// The objects that a watch selects, and the form of its events.
 #[derive(Debug)]
 pub struct WatchParameters {
     pub served: ServedKind,
@@ -56,7 +56,7 @@ pub struct WatchEndings {
 
 struct ObjectWatcher {
     cache: Arc<ResourceCache>,
-    wanted: WatchParameters,
+    parameters: WatchParameters,
     events: watch::Receiver<u64>,
     endings: WatchEndings,
     initial: std::vec::IntoIter<Arc<StoredObject>>,
@@ -72,9 +72,9 @@ struct ObjectWatcher {
     _open: Box<dyn Send>,
 }
 
-pub fn watch(
+pub fn start_watch(
     cache: Arc<ResourceCache>,
-    wanted: WatchParameters,
+    parameters: WatchParameters,
     start: WatchStart,
     endings: WatchEndings,
     open: Box<dyn Send>,
@@ -83,7 +83,7 @@ pub fn watch(
     let (initial, mark, position) = match start {
         WatchStart::Everything { marked } => {
             let (mut objects, revision, position) = cache.snapshot();
-            objects.retain(|object| is_wanted(&wanted, object));
+            objects.retain(|object| is_wanted(&parameters, object));
             (objects, marked.then_some(revision), position)
         }
         WatchStart::After(revision) => {
@@ -93,14 +93,15 @@ pub fn watch(
             (Vec::new(), None, position)
         }
     };
-    let seconds = wanted.timeout_seconds.filter(|seconds| *seconds > 0);
+    let seconds = parameters.timeout_seconds.filter(|seconds| *seconds > 0);
     let seconds =
         seconds.unwrap_or_else(|| rand::random_range(WATCH_LIFETIME_SECONDS)).min(WATCH_LIFETIME_SECONDS.end);
-    let columns = (wanted.form == ResponseForm::Table).then(|| table::definitions(wanted.served));
+    let columns =
+        (parameters.form == ResponseForm::Table).then(|| table::build_column_definitions(parameters.served));
     let now = Instant::now();
     let watcher = ObjectWatcher {
         cache,
-        wanted,
+        parameters,
         events,
         endings,
         initial: initial.into_iter(),
@@ -117,15 +118,18 @@ pub fn watch(
     }))
 }
 
-fn is_wanted(wanted: &WatchParameters, object: &StoredObject) -> bool {
-    (wanted.namespace.is_empty() || object.namespace == wanted.namespace)
-        && wanted.selection.selects(&object.subject())
+fn is_wanted(parameters: &WatchParameters, object: &StoredObject) -> bool {
+    (parameters.namespace.is_empty() || object.namespace == parameters.namespace)
+        && parameters.selection.selects(&object.subject())
 }
 
 /// Returns the event that a change causes for a watcher that sees only some of the objects.
-fn seen(wanted: &WatchParameters, change: &CachedChange) -> Option<(&'static str, Arc<StoredObject>)> {
-    let before = change.before.as_ref().is_some_and(|before| is_wanted(wanted, before));
-    let after = !change.is_deletion && is_wanted(wanted, &change.after);
+fn find_visible_event(
+    parameters: &WatchParameters,
+    change: &CachedChange,
+) -> Option<(&'static str, Arc<StoredObject>)> {
+    let before = change.before.as_ref().is_some_and(|before| is_wanted(parameters, before));
+    let after = !change.is_deletion && is_wanted(parameters, &change.after);
     match (before, after) {
         (false, true) => Some(("ADDED", change.after.clone())),
         (true, true) => Some(("MODIFIED", change.after.clone())),
@@ -157,11 +161,13 @@ impl ObjectWatcher {
             self.events.mark_unchanged();
             let Ok((changes, position)) = self.cache.changes_from(self.position, MAX_EVENTS_PER_CHUNK) else {
                 self.is_over = true;
-                return Some(error(&StatusError::expired("the watch is too far behind; list again")));
+                return Some(build_error_event(&StatusError::expired(
+                    "the watch is too far behind; list again",
+                )));
             };
             self.position = position;
             for change in &changes {
-                if let Some((kind, object)) = seen(&self.wanted, change) {
+                if let Some((kind, object)) = find_visible_event(&self.parameters, change) {
                     self.encode(kind, &object, &mut bytes);
                 }
             }
@@ -173,13 +179,13 @@ impl ObjectWatcher {
             }
             tokio::select! {
                 changed = self.events.changed() => self.is_over = changed.is_err(),
-                () = tokio::time::sleep_until(self.next_bookmark), if self.wanted.bookmarks => {
+                () = tokio::time::sleep_until(self.next_bookmark), if self.parameters.bookmarks => {
                     self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
                     return Some(self.bookmark(self.cache.reached_revision(), false));
                 }
                 () = tokio::time::sleep_until(self.deadline) => {
                     self.is_over = true;
-                    if self.wanted.bookmarks {
+                    if self.parameters.bookmarks {
                         return Some(self.bookmark(self.cache.reached_revision(), false));
                     }
                 }
@@ -192,17 +198,19 @@ impl ObjectWatcher {
         bytes.extend_from_slice(b"{\"type\":\"");
         bytes.extend_from_slice(kind.as_bytes());
         bytes.extend_from_slice(b"\",\"object\":");
-        match self.wanted.form {
+        match self.parameters.form {
             ResponseForm::Table => {
                 let now = jiff::Timestamp::now().as_second();
-                let row = table::row(self.wanted.served, &object.value(), self.wanted.include, now);
+                let row =
+                    table::build_row(self.parameters.served, &object.value(), self.parameters.include, now);
                 let columns = self.columns.take().unwrap_or(Value::Null);
                 let metadata = json!({"resourceVersion": object.revision.to_string()});
-                let table = table::table(columns, vec![row], metadata);
+                let table = table::build_table(columns, vec![row], metadata);
                 bytes.extend_from_slice(table.to_string().as_bytes());
             }
             ResponseForm::Metadata => {
-                bytes.extend_from_slice(table::partial(&object.value()).to_string().as_bytes());
+                bytes
+                    .extend_from_slice(table::build_partial_metadata(&object.value()).to_string().as_bytes());
             }
             ResponseForm::Whole | ResponseForm::Aggregated => bytes.extend_from_slice(&object.json),
         }
@@ -215,15 +223,15 @@ impl ObjectWatcher {
         if ends_initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = match self.wanted.form {
+        let object = match self.parameters.form {
             ResponseForm::Table => {
-                table::table(self.columns.take().unwrap_or(Value::Null), Vec::new(), metadata)
+                table::build_table(self.columns.take().unwrap_or(Value::Null), Vec::new(), metadata)
             }
             ResponseForm::Metadata => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
             ResponseForm::Whole | ResponseForm::Aggregated => {
-                json!({"kind": self.wanted.served.kind.name(), "apiVersion": API_VERSION, "metadata": metadata})
+                json!({"kind": self.parameters.served.kind.name(), "apiVersion": API_VERSION, "metadata": metadata})
             }
         };
         Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
@@ -240,6 +248,6 @@ async fn wait_for_end(endings: &mut WatchEndings) {
 }
 
 /// Returns the error event of a watch that cannot start or continue.
-pub fn error(refusal: &StatusError) -> Bytes {
+pub fn build_error_event(refusal: &StatusError) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": refusal.to_status()})))
 }

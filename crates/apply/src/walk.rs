@@ -116,7 +116,7 @@ fn identify_element(keys: &[String], item: &Value) -> Result<PathElement, Schema
     Ok(PathElement::Key(key))
 }
 
-fn field_shape<'a>(
+fn find_field_shape<'a>(
     fields: &'a BTreeMap<String, MergeSchema>,
     rest: &'a MergeSchema,
     name: &str,
@@ -171,7 +171,7 @@ fn compare_at(
             for name in names.chain(news) {
                 path.push(PathElement::field(name));
                 let [old, new] = [before, after].map(|fields| fields.and_then(|fields| fields.get(name)));
-                compare_at(path, field_shape(fields, rest, name), old, new, found);
+                compare_at(path, find_field_shape(fields, rest, name), old, new, found);
                 path.pop();
             }
         }
@@ -253,7 +253,7 @@ fn list_fields_at(path: &mut Vec<PathElement>, shape: &MergeSchema, value: &Valu
         WalkKind::Map { fields, rest } => {
             for (name, inner) in value.as_object().into_iter().flatten() {
                 path.push(PathElement::field(name));
-                list_fields_at(path, field_shape(fields, rest, name), inner, set);
+                list_fields_at(path, find_field_shape(fields, rest, name), inner, set);
                 let is_empty = inner.is_null() || inner.as_object().is_some_and(Map::is_empty);
                 if is_empty || !fields.contains_key(name) {
                     set.insert(path);
@@ -289,7 +289,7 @@ pub fn merge(shape: &MergeSchema, old: Option<&Value>, new: Option<&Value>) -> O
                     continue;
                 }
                 let [old, new] = [before, after].map(|fields| fields.and_then(|fields| fields.get(name)));
-                if let Some(value) = merge(field_shape(fields, rest, name), old, new) {
+                if let Some(value) = merge(find_field_shape(fields, rest, name), old, new) {
                     merged.insert(name.clone(), value);
                 }
             }
@@ -376,7 +376,9 @@ pub fn remove(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Option<V
                     continue;
                 }
                 let kept = match fields.below(&element) {
-                    Some(below) => remove(field_shape(named, rest, name), inner, below).unwrap_or_default(),
+                    Some(below) => {
+                        remove(find_field_shape(named, rest, name), inner, below).unwrap_or_default()
+                    }
                     None => inner.clone(),
                 };
                 left.insert(name.clone(), kept);

@@ -49,7 +49,7 @@ pub(crate) fn value_text(json: &str, key: &str) -> Option<String> {
 
 pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), CniError> {
     let mut stream = UnixStream::connect(path)
-        .map_err(|error| daemon_error("cannot reach the node's daemon", path, error.to_string()))?;
+        .map_err(|error| convert_daemon_error("cannot reach the node's daemon", path, error.to_string()))?;
     let mut answer = Vec::new();
     let exchanged = stream
         .set_read_timeout(Some(DAEMON_TIMEOUT))
@@ -58,19 +58,19 @@ pub(crate) fn exchange(path: &str, request: &[u8]) -> Result<(bool, Vec<u8>), Cn
         .and_then(|()| stream.shutdown(Shutdown::Write))
         .and_then(|()| stream.read_to_end(&mut answer));
     if let Err(error) = exchanged {
-        return Err(daemon_error("no answer from the node's daemon", path, error.to_string()));
+        return Err(convert_daemon_error("no answer from the node's daemon", path, error.to_string()));
     }
     match answer.split_at_checked(2) {
         Some((b"0\n", text)) => Ok((true, text.to_vec())),
         Some((b"1\n", text)) => Ok((false, text.to_vec())),
         _ => {
             let what = "the node's daemon went away before it answered";
-            Err(daemon_error(what, path, "the request may be repeated".to_owned()))
+            Err(convert_daemon_error(what, path, "the request may be repeated".to_owned()))
         }
     }
 }
 
-fn daemon_error(what: &str, path: &str, details: String) -> CniError {
+fn convert_daemon_error(what: &str, path: &str, details: String) -> CniError {
     CniError::new(code::TRY_AGAIN, format!("{what} at {path}; is `tortie node` running on this host?"))
         .with(details)
 }

@@ -393,7 +393,7 @@ impl PlanCompute {
         // The policy of a workload is added before the workload and removed after it.
         let policies = self.policies.flush();
         if !policies.is_empty() || !workloads.plan.is_empty() {
-            self.nat.set_marking(self.workloads.any_marked() || self.policies.any_marked());
+            self.nat.set_marking(self.workloads.any_sets_dscp() || self.policies.any_host_sets_dscp());
         }
         let parts = [
             policies.added,

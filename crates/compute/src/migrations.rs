@@ -59,8 +59,8 @@ pub(crate) struct LiveMigrations {
 impl LiveMigrations {
     /// Adds or replaces a migration. The caller must then assess every endpoint again.
     pub fn put(&mut self, key: &StoreKey, migration: &LiveMigration) -> Result<(), ConversionError> {
-        let source = migration.spec.source.as_ref().and_then(source_end);
-        let target = migration.spec.target.as_ref().map(target_end).transpose()?.flatten();
+        let source = migration.spec.source.as_ref().and_then(find_source_end);
+        let target = migration.spec.target.as_ref().map(find_target_end).transpose()?.flatten();
         self.known.insert(key.clone(), MigrationEnds { source, target });
         Ok(())
     }
@@ -155,18 +155,18 @@ impl MigrationEnd {
     }
 }
 
-fn source_end(source: &LiveMigrationSource) -> Option<MigrationEnd> {
+fn find_source_end(source: &LiveMigrationSource) -> Option<MigrationEnd> {
     let workload = source.workload.as_ref().map(|workload| MigrationEnd::Workload {
         host: workload.hostname.clone(),
         orchestrator: workload.orchestrator_id.clone(),
         workload: workload.workload_id.clone(),
     });
-    workload.or_else(|| source.workload_endpoint.as_ref().map(endpoint_end))
+    workload.or_else(|| source.workload_endpoint.as_ref().map(read_endpoint_end))
 }
 
-fn target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, ConversionError> {
+fn find_target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, ConversionError> {
     let Some(selector) = &target.selector else {
-        return Ok(target.workload_endpoint.as_ref().map(endpoint_end));
+        return Ok(target.workload_endpoint.as_ref().map(read_endpoint_end));
     };
     match Selector::parse(selector) {
         Ok(selector) => Ok(Some(MigrationEnd::Selected(selector))),
@@ -174,7 +174,7 @@ fn target_end(target: &LiveMigrationTarget) -> Result<Option<MigrationEnd>, Conv
     }
 }
 
-fn endpoint_end(endpoint: &WorkloadEndpointIdentifier) -> MigrationEnd {
+fn read_endpoint_end(endpoint: &WorkloadEndpointIdentifier) -> MigrationEnd {
     let id = WorkloadId {
         orchestrator: endpoint.orchestrator_id.clone(),
         workload: endpoint.workload_id.clone(),

@@ -80,8 +80,8 @@ impl NodeFacts {
         let (v4, v6) = choose_addresses(routing, &listed);
         let (wireguard_v4, wireguard_v6) = match &spec.wireguard {
             Some(wireguard) => (
-                tunnel_address(&wireguard.interface_ipv4_address, true),
-                tunnel_address(&wireguard.interface_ipv6_address, false),
+                parse_tunnel_address(&wireguard.interface_ipv4_address, true),
+                parse_tunnel_address(&wireguard.interface_ipv6_address, false),
             ),
             None => (None, None),
         };
@@ -90,15 +90,15 @@ impl NodeFacts {
             v4,
             v6,
             vxlan_v4: VxlanEndpoint {
-                address: tunnel_address(&spec.ipv4_vxlan_tunnel_addr, true),
+                address: parse_tunnel_address(&spec.ipv4_vxlan_tunnel_addr, true),
                 mac: parse_mac(&spec.vxlan_tunnel_mac_addr).unwrap_or_else(|| derive_mac(name)),
             },
             vxlan_v6: VxlanEndpoint {
-                address: tunnel_address(&spec.ipv6_vxlan_tunnel_addr, false),
+                address: parse_tunnel_address(&spec.ipv6_vxlan_tunnel_addr, false),
                 mac: parse_mac(&spec.vxlan_tunnel_mac_addr_v6)
                     .unwrap_or_else(|| derive_mac(&format!("{name}-v6"))),
             },
-            ipip: tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true),
+            ipip: parse_tunnel_address(&bgp.ipv4_ipip_tunnel_addr, true),
             wireguard_v4: WireguardEndpoint {
                 address: wireguard_v4,
                 key: parse_key(&status.wireguard_public_key),
@@ -172,7 +172,7 @@ impl NodeFacts {
 }
 
 /// Parses the address of a tunnel. Some clients write it with a prefix length.
-fn tunnel_address(text: &str, is_ipv4: bool) -> Option<IpAddr> {
+fn parse_tunnel_address(text: &str, is_ipv4: bool) -> Option<IpAddr> {
     parse_net(text).map(|net| net.addr()).filter(|address| address.is_ipv4() == is_ipv4)
 }
 

@@ -43,7 +43,7 @@ impl PoolFacts {
         let uses = &spec.allowed_uses;
         Ok(PoolFacts {
             cidr: parse_cidr("cidr", &spec.cidr)?,
-            encapsulation: match (scope(&spec.vxlan_mode), scope(&spec.ipip_mode)) {
+            encapsulation: match (convert_scope(&spec.vxlan_mode), convert_scope(&spec.ipip_mode)) {
                 (Some(scope), _) => PoolEncapsulation::Vxlan(scope),
                 (None, Some(scope)) => PoolEncapsulation::Ipip(scope),
                 (None, None) => PoolEncapsulation::None,
@@ -59,7 +59,7 @@ impl PoolFacts {
     }
 }
 
-fn scope(mode: &EncapMode) -> Option<EncapsulationScope> {
+fn convert_scope(mode: &EncapMode) -> Option<EncapsulationScope> {
     match mode {
         EncapMode::Always => Some(EncapsulationScope::Always),
         EncapMode::CrossSubnet => Some(EncapsulationScope::CrossSubnet),

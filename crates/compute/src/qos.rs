@@ -18,24 +18,27 @@ pub(crate) fn convert_qos(controls: Option<&QoSControls>) -> QosSettings {
 
 fn convert_limits(written: &DirectionLimits) -> DirectionQos {
     DirectionQos {
-        bandwidth: positive(written.bandwidth).map(|bits_per_second| BandwidthLimit {
+        bandwidth: filter_positive(written.bandwidth).map(|bits_per_second| BandwidthLimit {
             bits_per_second,
-            burst_bits: positive(written.burst).unwrap_or(DEFAULT_BURST_BITS),
+            burst_bits: filter_positive(written.burst).unwrap_or(DEFAULT_BURST_BITS),
             // A peak rate that does not exceed the rate would prevent the rate from being reached.
-            peak: positive(written.peakrate).filter(|peak| *peak > bits_per_second).map(|bits_per_second| {
-                PeakRate { bits_per_second, burst_bytes: positive(written.minburst).map(narrow) }
-            }),
+            peak: filter_positive(written.peakrate).filter(|peak| *peak > bits_per_second).map(
+                |bits_per_second| PeakRate {
+                    bits_per_second,
+                    burst_bytes: filter_positive(written.minburst).map(narrow),
+                },
+            ),
         }),
-        packets: positive(written.packet_rate).map(|rate| PacketRate {
+        packets: filter_positive(written.packet_rate).map(|rate| PacketRate {
             per_second: narrow(rate),
-            burst: positive(written.packet_burst).map_or(DEFAULT_PACKET_BURST, narrow),
+            burst: filter_positive(written.packet_burst).map_or(DEFAULT_PACKET_BURST, narrow),
         }),
-        connections: positive(written.max_connections).map(narrow),
+        connections: filter_positive(written.max_connections).map(narrow),
     }
 }
 
 /// Returns `None` for zero and negative numbers, which mean no limit.
-fn positive(number: i64) -> Option<u64> {
+fn filter_positive(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|number| *number > 0)
 }
 

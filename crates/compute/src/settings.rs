@@ -27,8 +27,8 @@ impl NodeParameters {
             ip_forwarding: self.ip_forwarding,
             ipv6: self.ipv6_support,
             excluded_interfaces: self.interface_exclude.clone(),
-            audit_routes: shortest([self.route_refresh_interval, self.interface_refresh_interval]),
-            audit_policy: shortest([
+            audit_routes: choose_shortest([self.route_refresh_interval, self.interface_refresh_interval]),
+            audit_policy: choose_shortest([
                 *self.nftables_refresh_interval.get().unwrap_or(&self.iptables_refresh_interval),
                 self.ipsets_refresh_interval,
             ]),
@@ -78,7 +78,7 @@ impl NodeParameters {
         }
     }
 
-    /// Returns the metadata service. Only OpenStack has one, and its machines have interfaces with this prefix.
+    /// Returns the metadata service. Only OpenStack has one; the interfaces of its virtual machines have the prefix `tap`.
     fn metadata(&self) -> Option<MetadataService> {
         let openstack = self.interface_prefix.iter().any(|prefix| prefix == "tap");
         let address = self.metadata_addr.filter(|_| openstack)?;
@@ -125,9 +125,9 @@ impl NodeParameters {
             ipip: self.ipip_enabled.get().copied(),
             vni: self.vxlan_vni,
             port: self.vxlan_port,
-            vxlan_mtu: configured_mtu(self.vxlan_mtu),
-            vxlan_mtu_v6: configured_mtu(self.vxlan_mtu_v6),
-            ipip_mtu: configured_mtu(self.ipip_mtu),
+            vxlan_mtu: read_mtu(self.vxlan_mtu),
+            vxlan_mtu_v6: read_mtu(self.vxlan_mtu_v6),
+            ipip_mtu: read_mtu(self.ipip_mtu),
             external: self.external_nodes_list.clone(),
         }
     }
@@ -136,15 +136,15 @@ impl NodeParameters {
         WireguardSettings {
             v4: WireguardDeviceSettings {
                 enabled: self.wireguard_enabled,
-                name: device_name(TunnelKind::WireguardV4, &self.wireguard_interface_name),
+                name: choose_device_name(TunnelKind::WireguardV4, &self.wireguard_interface_name),
                 port: self.wireguard_listening_port,
-                mtu: configured_mtu(self.wireguard_mtu),
+                mtu: read_mtu(self.wireguard_mtu),
             },
             v6: WireguardDeviceSettings {
                 enabled: self.wireguard_enabled_v6 && self.ipv6_support,
-                name: device_name(TunnelKind::WireguardV6, &self.wireguard_interface_name_v6),
+                name: choose_device_name(TunnelKind::WireguardV6, &self.wireguard_interface_name_v6),
                 port: self.wireguard_listening_port_v6,
-                mtu: configured_mtu(self.wireguard_mtu_v6),
+                mtu: read_mtu(self.wireguard_mtu_v6),
             },
             // The older of the two parameters applies if it is set.
             table: self.route_table_range.get().unwrap_or(&self.route_table_ranges).0,
@@ -162,16 +162,16 @@ impl NodeParameters {
 }
 
 /// Returns an MTU unless it is 0, which means that it is not configured.
-fn configured_mtu(mtu: u32) -> Option<u32> {
+fn read_mtu(mtu: u32) -> Option<u32> {
     Some(mtu).filter(|mtu| *mtu != 0)
 }
 
-fn device_name(kind: TunnelKind, configured: &str) -> String {
+fn choose_device_name(kind: TunnelKind, configured: &str) -> String {
     if configured.is_empty() { kind.device().to_owned() } else { configured.to_owned() }
 }
 
 /// Returns the shortest interval that is not zero; zero disables an interval.
-fn shortest(intervals: [Duration; 2]) -> Option<Duration> {
+fn choose_shortest(intervals: [Duration; 2]) -> Option<Duration> {
     intervals.into_iter().filter(|interval| !interval.is_zero()).min()
 }
 

@@ -139,17 +139,17 @@ impl LocalWorkloads {
     /// Replaces the endpoints with BGP sessions.
     pub fn set_peers(&mut self, peers: BTreeMap<EndpointName, WorkloadPeering>) {
         let old = std::mem::replace(&mut self.peers, peers);
-        self.changed.extend(changed_interfaces(&self.endpoints, &old, &self.peers));
+        self.changed.extend(list_changed_interfaces(&self.endpoints, &old, &self.peers));
     }
 
     /// Replaces the floating addresses of all endpoints.
     pub fn set_floating(&mut self, floating: BTreeMap<EndpointName, Vec<FloatingIp>>) {
         let old = std::mem::replace(&mut self.floating, floating);
-        self.changed.extend(changed_interfaces(&self.endpoints, &old, &self.floating));
+        self.changed.extend(list_changed_interfaces(&self.endpoints, &old, &self.floating));
     }
 
     /// Returns whether any workload sets the DSCP of its packets.
-    pub fn any_marked(&self) -> bool {
+    pub fn any_sets_dscp(&self) -> bool {
         self.marked > 0
     }
 
@@ -234,7 +234,7 @@ impl LocalWorkloads {
 }
 
 /// Returns the interfaces of the endpoints whose values differ between `old` and `new`.
-fn changed_interfaces<'a, T: PartialEq>(
+fn list_changed_interfaces<'a, T: PartialEq>(
     endpoints: &'a BTreeMap<EndpointName, (WorkloadId, PlannedWorkload)>,
     old: &'a BTreeMap<EndpointName, T>,
     new: &'a BTreeMap<EndpointName, T>,

@@ -163,9 +163,9 @@ impl ActionExecutor {
         self.heartbeat.beat();
         match action {
             balancer::BalancerAction::Release(addresses) => self.release(&addresses).await.1 == 0,
-            balancer::BalancerAction::Assign(wanted) => {
-                let service = wanted.service.clone();
-                let assigned = self.assign(wanted).await;
+            balancer::BalancerAction::Assign(assignment) => {
+                let service = assignment.service.clone();
+                let assigned = self.assign(assignment).await;
                 if let Err(error) = &assigned {
                     tracing::warn!(
                         %error,
@@ -261,12 +261,12 @@ impl ActionExecutor {
         }
     }
 
-    async fn assign(&self, wanted: AddressAssignment) -> Result<(), ActionError> {
-        let mut attributes = wanted.attributes;
+    async fn assign(&self, assignment: AddressAssignment) -> Result<(), ActionError> {
+        let mut attributes = assignment.attributes;
         let now = format!("{:.9}", jiff::Timestamp::now()).replace('T', " ").replace('Z', " +0000 UTC");
         attributes.insert(attribute::TIMESTAMP_ATTRIBUTE.to_owned(), now);
-        let holder = AddressHolder::new(Some(&wanted.handle), attributes);
-        match wanted.choice {
+        let holder = AddressHolder::new(Some(&assignment.handle), attributes);
+        match assignment.choice {
             AddressChoice::Addresses(addresses) => {
                 for address in addresses {
                     let request = SpecificRequest {

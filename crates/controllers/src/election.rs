@@ -94,7 +94,7 @@ impl LeaderElection {
                 }
                 Err(_) => {}
             }
-            tokio::time::sleep(jittered_interval()).await;
+            tokio::time::sleep(draw_interval()).await;
         }
     }
 
@@ -152,7 +152,7 @@ impl LeaderElection {
 }
 
 /// Returns the interval with jitter, so that candidates that start together do not stay synchronised.
-fn jittered_interval() -> Duration {
+fn draw_interval() -> Duration {
     LEASE_RETRY_INTERVAL.mul_f64(rand::random_range(0.5..1.5))
 }
 

@@ -13,26 +13,29 @@ use tokio::sync::watch;
 /// Delay before the next attempt after a failure to listen.
 const LISTEN_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-pub fn health_router(state: Arc<ControllerState>) -> Router {
-    Router::new().route("/liveness", get(liveness)).route("/readiness", get(readiness)).with_state(state)
+pub fn build_health_router(state: Arc<ControllerState>) -> Router {
+    Router::new()
+        .route("/liveness", get(answer_liveness))
+        .route("/readiness", get(answer_readiness))
+        .with_state(state)
 }
 
-pub fn metrics_router(state: Arc<ControllerState>) -> Router {
-    Router::new().route("/metrics", get(metrics_page)).with_state(state)
+pub fn build_metrics_router(state: Arc<ControllerState>) -> Router {
+    Router::new().route("/metrics", get(answer_metrics)).with_state(state)
 }
 
-async fn liveness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
+async fn answer_liveness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
     state.liveness.page()
 }
 
-async fn readiness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
+async fn answer_readiness(Shared(state): Shared<Arc<ControllerState>>) -> (StatusCode, String) {
     match state.problems() {
         None => (StatusCode::OK, "ready\n".to_owned()),
         Some(reasons) => (StatusCode::SERVICE_UNAVAILABLE, reasons + "\n"),
     }
 }
 
-async fn metrics_page(
+async fn answer_metrics(
     Shared(state): Shared<Arc<ControllerState>>,
 ) -> ([(&'static str, &'static str); 1], String) {
     ([("content-type", "text/plain; version=0.0.4; charset=utf-8")], state.metrics())

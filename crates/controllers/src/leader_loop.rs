@@ -177,7 +177,7 @@ pub async fn run_leader_loop(
         }
         if metrics_updated.elapsed() >= METRICS_UPDATE_INTERVAL {
             metrics_updated = Instant::now();
-            context.state.set_metrics(metrics::page(
+            context.state.set_metrics(metrics::render_page(
                 &leader.cores.pools,
                 leader.cores.garbage.blocks(),
                 &leader.counters,
@@ -221,7 +221,7 @@ impl LeaderState {
         self.counters.failures += outcome.failures;
         let blocks: Vec<_> = self.cores.garbage.blocks().collect();
         for address in outcome.released {
-            let pool_and_node = metrics::pool_and_node(&self.cores.pools, &blocks, address);
+            let pool_and_node = metrics::find_pool_and_node(&self.cores.pools, &blocks, address);
             *self.counters.reclaimed.entry(pool_and_node).or_default() += 1;
         }
     }
@@ -279,13 +279,13 @@ impl LeaderState {
             let origin =
                 if self.cores.is_separate { SubjectOrigin::Datastore } else { SubjectOrigin::Kubernetes };
             let config = node.host_endpoint.as_ref();
-            let claims = host_endpoints::writes(
+            let claims = host_endpoints::decide_writes(
                 config,
                 &self.cores.datastore_nodes,
                 &self.cores.host_endpoints,
                 origin,
             );
-            let references = host_endpoints::references(&self.cores.host_endpoints);
+            let references = host_endpoints::count_references(&self.cores.host_endpoints);
             let admission = self.admit("host endpoints", claims, &references, now).await;
             retries.push(admission.retry);
             self.execute_writes(admission.actions).await;

@@ -46,18 +46,19 @@ pub fn decide_pool_actions(
         } else if pool.spec.disabled {
             ("False", "Disabled", "the pool is disabled")
         } else {
-            ("True", "OK", "addresses are handed out")
+            ("True", "OK", "addresses can be allocated")
         };
         set_condition(&mut changed.status.conditions, ALLOCATABLE_CONDITION, status, reason, message, now);
-        let is_held = is_terminating(&pool.metadata) && has(&pool.metadata, POOL_FINALIZER) && !overlaps;
+        let is_held =
+            is_terminating(&pool.metadata) && has_finalizer(&pool.metadata, POOL_FINALIZER) && !overlaps;
         let is_in_use =
             !is_terminating(&pool.metadata) && !overlaps && inside.iter().any(|block| is_used(block));
         if is_held && inside.iter().any(|block| block.affinity.is_some()) {
             actions.push(LifecycleAction::ReleaseBlocks(cidr));
         } else if is_in_use {
-            add(&mut changed.metadata, POOL_FINALIZER);
+            add_finalizer(&mut changed.metadata, POOL_FINALIZER);
         } else if !is_held || inside.is_empty() {
-            remove(&mut changed.metadata, POOL_FINALIZER);
+            remove_finalizer(&mut changed.metadata, POOL_FINALIZER);
         }
         if changed != *pool {
             actions.push(LifecycleAction::Update(Resource::from(changed)));
@@ -124,14 +125,14 @@ pub fn decide_tier_actions(
 ) -> Vec<LifecycleAction> {
     let updates = tiers.values().filter_map(|tier| {
         let mut changed = tier.clone();
-        let left = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
+        let remaining = policies.get(tier.metadata.name.as_str()).copied().unwrap_or_default();
         let is_built_in = BUILT_IN_TIERS.iter().any(|known| known.name == tier.metadata.name);
-        match (is_terminating(&tier.metadata), left) {
-            _ if is_built_in => remove(&mut changed.metadata, TIER_FINALIZER),
-            (false, 1..) => add(&mut changed.metadata, TIER_FINALIZER),
-            (false, 0) | (true, 0) => remove(&mut changed.metadata, TIER_FINALIZER),
-            (true, left) => {
-                let message = format!("Waiting for policies to be removed: {left}");
+        match (is_terminating(&tier.metadata), remaining) {
+            _ if is_built_in => remove_finalizer(&mut changed.metadata, TIER_FINALIZER),
+            (false, 1..) => add_finalizer(&mut changed.metadata, TIER_FINALIZER),
+            (false, 0) | (true, 0) => remove_finalizer(&mut changed.metadata, TIER_FINALIZER),
+            (true, remaining) => {
+                let message = format!("Waiting for policies to be removed: {remaining}");
                 set_condition(
                     &mut changed.status.conditions,
                     READY_CONDITION,
@@ -151,17 +152,17 @@ fn is_terminating(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
 
-fn has(meta: &ObjectMeta, finalizer: &str) -> bool {
+fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().any(|name| name == finalizer)
 }
 
-fn add(meta: &mut ObjectMeta, finalizer: &str) {
-    if !has(meta, finalizer) {
+fn add_finalizer(meta: &mut ObjectMeta, finalizer: &str) {
+    if !has_finalizer(meta, finalizer) {
         meta.finalizers.push(finalizer.to_owned());
     }
 }
 
-fn remove(meta: &mut ObjectMeta, finalizer: &str) {
+fn remove_finalizer(meta: &mut ObjectMeta, finalizer: &str) {
     meta.finalizers.retain(|name| name != finalizer);
 }
 

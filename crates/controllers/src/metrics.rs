@@ -16,7 +16,7 @@ const NO_AFFINITY_LABEL: &str = "no_affinity";
 /// Pool and node of an address.
 pub type PoolAndNode = (String, String);
 
-/// Counters of the leading replica since it leads.
+/// Counters of the leading replica since it became the leader.
 #[derive(Debug, Default)]
 pub struct ControllerCounters {
     pub reclaimed: BTreeMap<PoolAndNode, u64>,
@@ -35,7 +35,7 @@ pub struct ControllerCounters {
 }
 
 /// Returns the pool and the node of an address as label values.
-pub fn pool_and_node(
+pub fn find_pool_and_node(
     pools: &BTreeMap<String, AllocationPool>,
     blocks: &[&AddressBlock],
     address: IpAddr,
@@ -43,10 +43,10 @@ pub fn pool_and_node(
     let block = blocks.iter().find(|block| block.cidr.contains(&address));
     let record = block.and_then(|block| block::record(block, address));
     let node = record.and_then(|record| record.secondary.get(attribute::NODE_ATTRIBUTE));
-    (pool_of(pools, address), node.cloned().unwrap_or_else(|| UNKNOWN_NODE_LABEL.to_owned()))
+    (find_pool_name(pools, address), node.cloned().unwrap_or_else(|| UNKNOWN_NODE_LABEL.to_owned()))
 }
 
-fn pool_of(pools: &BTreeMap<String, AllocationPool>, address: IpAddr) -> String {
+fn find_pool_name(pools: &BTreeMap<String, AllocationPool>, address: IpAddr) -> String {
     let pool = pools.values().find(|pool| pool.cidr.contains(&address));
     pool.map_or_else(|| NO_POOL_LABEL.to_owned(), |pool| pool.name.clone())
 }
@@ -66,7 +66,7 @@ fn count_addresses<'a>(
 ) -> AddressCounts {
     let mut counts = AddressCounts::default();
     for block in blocks {
-        let pool = pool_of(pools, block.cidr.network());
+        let pool = find_pool_name(pools, block.cidr.network());
         let owner = block.owner().map_or(NO_AFFINITY_LABEL, |(_, name)| name);
         *counts.owned.entry((pool.clone(), owner.to_owned())).or_default() += 1;
         for allocation in block::allocations(block).filter(|allocation| !allocation.is_cooling_down()) {
@@ -74,22 +74,22 @@ fn count_addresses<'a>(
                 continue;
             }
             let node = allocation.attribute(attribute::NODE_ATTRIBUTE).unwrap_or(UNKNOWN_NODE_LABEL);
-            let place = (pool.clone(), node.to_owned());
+            let labels = (pool.clone(), node.to_owned());
             if node != owner && node != UNKNOWN_NODE_LABEL {
-                *counts.borrowed.entry(place.clone()).or_default() += 1;
+                *counts.borrowed.entry(labels.clone()).or_default() += 1;
             }
-            *counts.in_use.entry(place).or_default() += 1;
+            *counts.in_use.entry(labels).or_default() += 1;
         }
     }
     counts
 }
 
 /// Renders the metrics page.
-pub fn page<'a>(
+pub fn render_page<'a>(
     pools: &BTreeMap<String, AllocationPool>,
     blocks: impl IntoIterator<Item = &'a AddressBlock>,
     counters: &ControllerCounters,
-    leads: bool,
+    is_leader: bool,
 ) -> String {
     let AddressCounts { in_use, borrowed, owned } = count_addresses(pools, blocks);
     let mut page = MetricsPage::default();
@@ -138,19 +138,19 @@ pub fn page<'a>(
         page.add_sample("ipam_ippool_size", &[("ippool", &pool.name)], space::size(&pool.cidr) as f64);
     }
     tortie_http::add_metrics! { page;
-        gauge "tortie_controllers_leader", "1 if this replica leads." => u8::from(leads);
+        gauge "tortie_controllers_leader", "1 if this replica leads." => u8::from(is_leader);
         gauge "tortie_controllers_gc_suspects", "Addresses that look leaked." => counters.suspects;
         counter "tortie_controllers_gc_scans_total", "Scans of all addresses." => counters.scans;
         gauge "tortie_controllers_gc_scan_seconds", "How long the last scan took." => counters.scan_seconds;
-        counter "tortie_controllers_failures_total", "Actions that failed and are tried again." => counters.failures;
+        counter "tortie_controllers_failures_total", "Actions that failed and are retried." => counters.failures;
         counter "tortie_controllers_compactions_total", "Compactions of the history of etcd." => counters.compactions;
         gauge "tortie_controllers_compacted_revision", "Revision up to which the history of etcd is compacted." => counters.compacted;
         gauge "tortie_controllers_policies_misnamed", "Policies whose custom resource has a different name." => counters.misnamed_policies;
         counter "tortie_controllers_policies_renamed_total", "Policies whose custom resource was renamed." => counters.renamed_policies;
         counter "tortie_controllers_absence_proofs_total",
-            "Objects that were read to prove that they do not exist, before anything of theirs was released or deleted." => counters.absence.proofs;
+            "Objects that were read to prove that they do not exist, before dependent objects were deleted or addresses released." => counters.absence.proofs;
         counter "tortie_controllers_absence_contradictions_total", "Objects that were missing from a list and exist." => counters.absence.contradictions;
-        counter "tortie_controllers_absence_failures_total", "Objects of which it could not be found out whether they exist." => counters.absence.failures;
+        counter "tortie_controllers_absence_failures_total", "Reads that could not determine whether an object exists." => counters.absence.failures;
         gauge "tortie_controllers_absence_withheld",
             "Releases and deletions that are withheld because a large share of objects is missing." => counters.withheld;
     }
@@ -198,8 +198,8 @@ mod tests {
         );
         let address = "10.0.0.0".parse().unwrap();
         let mut counters = ControllerCounters { suspects: 3, ..ControllerCounters::default() };
-        counters.reclaimed.insert(pool_and_node(&pools, &[&block], address), 7);
-        let text = page(&pools, [&block, &stray], &counters, true);
+        counters.reclaimed.insert(find_pool_and_node(&pools, &[&block], address), 7);
+        let text = render_page(&pools, [&block, &stray], &counters, true);
         for line in [
             "ipam_allocations_in_use{ippool=\"p\",node=\"n1\"} 2",
             "ipam_allocations_borrowed{ippool=\"p\",node=\"n\\\"2\"} 2",

@@ -72,7 +72,7 @@ async fn run_until(
     let mut observers = pin!(async {
         tokio::select! {
             () = write_liveness(&state) => {}
-            () = http::serve_on_port(health.1, "health", http::health_router(state.clone())) => {}
+            () = http::serve_on_port(health.1, "health", http::build_health_router(state.clone())) => {}
         }
     });
     let mut end = pin!(end);
@@ -113,7 +113,7 @@ async fn run_until(
             () = &mut observers => {}
             () = follow_configuration(&resources, &environment, sender, &state) => {}
             () = follow_metrics_port(settings.clone(), metrics.0) => {}
-            () = http::serve_on_port(metrics.1, "metrics", http::metrics_router(state.clone())) => {}
+            () = http::serve_on_port(metrics.1, "metrics", http::build_metrics_router(state.clone())) => {}
             () = run_elections(&election, &context, claim.as_ref(), mover.as_ref(), settings.clone()) => {}
         }
     };
@@ -181,7 +181,12 @@ async fn run_elections(
     }
     let heartbeat = context.state.liveness.part("election");
     loop {
-        context.state.set_metrics(metrics::page(&BTreeMap::new(), [], &ControllerCounters::default(), false));
+        context.state.set_metrics(metrics::render_page(
+            &BTreeMap::new(),
+            [],
+            &ControllerCounters::default(),
+            false,
+        ));
         if let Some(claim) = claim {
             claim.wait_until_held(&heartbeat).await;
         }
@@ -338,7 +343,7 @@ async fn apply_configuration(
 /// Creates the configuration, retrying until it exists: nothing runs without it.
 async fn create_configuration(resources: &ResourceClient) {
     loop {
-        match resources.create(Resource::from(settings::initial_configuration())).await {
+        match resources.create(Resource::from(settings::build_initial_configuration())).await {
             Ok(_) | Err(StoreError::AlreadyExists { .. }) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot create KubeControllersConfiguration; trying again");

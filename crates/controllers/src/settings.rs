@@ -46,7 +46,7 @@ const RECOGNISED_VARIABLES: [&str; 7] = [
 ];
 
 /// Returns the configuration that the controllers create if none exists.
-pub fn initial_configuration() -> KubeControllersConfiguration {
+pub fn build_initial_configuration() -> KubeControllersConfiguration {
     let reconciler = Some(ReconcilerConfig { reconciler_period: Some(DEFAULT_RECONCILER_PERIOD) });
     let host_endpoint =
         AutoHostEndpointConfig { auto_create: EnabledSwitch::Disabled, ..AutoHostEndpointConfig::default() };
@@ -89,7 +89,7 @@ impl ControllerEnvironment {
 
     /// Returns an error if a variable has an invalid value. Called once at start.
     pub fn check(&self) -> Result<(), InvalidVariable> {
-        self.apply_to(&initial_configuration().spec).map(drop)
+        self.apply_to(&build_initial_configuration().spec).map(drop)
     }
 
     /// Returns the configuration overridden by the environment variables.
@@ -138,7 +138,7 @@ fn enable_listed(
     list: &str,
     configured: &ControllersConfig,
 ) -> Result<ControllersConfig, InvalidVariable> {
-    let default = initial_configuration().spec.controllers.unwrap_or_default();
+    let default = build_initial_configuration().spec.controllers.unwrap_or_default();
     let configured = configured.clone();
     let all = ControllersConfig {
         node: configured.node.or(default.node),
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn the_initial_configuration_is_valid() {
-        initial_configuration().validate().unwrap();
-        let settings = environment(&[]).apply_to(&initial_configuration().spec).unwrap();
+        build_initial_configuration().validate().unwrap();
+        let settings = environment(&[]).apply_to(&build_initial_configuration().spec).unwrap();
         assert_eq!(settings.leak_grace(), Some(Duration::from_secs(900)));
         assert_eq!(settings.balancer(), Some(AssignIPs::AllServices));
         assert_eq!(settings.metrics_port(), None);
@@ -272,7 +272,7 @@ mod tests {
             ("COMPACTION_PERIOD", "0s"),
             ("OTHER", "x"),
         ];
-        let settings = environment(&given).apply_to(&initial_configuration().spec).unwrap();
+        let settings = environment(&given).apply_to(&build_initial_configuration().spec).unwrap();
         let controllers = settings.controllers();
         assert!(controllers.policy.is_none() && controllers.load_balancer.is_some());
         let node = controllers.node.unwrap();
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(settings.variables.len(), 5);
         assert_eq!(settings.compaction_period(), None);
         assert!(settings.migrates_policy_names(), "ENABLED_CONTROLLERS does not affect it");
-        let mut disabled = initial_configuration().spec;
+        let mut disabled = build_initial_configuration().spec;
         disabled.controllers = Some(ControllersConfig::default());
         let settings = environment(&given).apply_to(&disabled).unwrap();
         assert!(settings.node().is_some(), "a listed controller runs");
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_zero_grace_period_disables_releases() {
-        let mut spec = initial_configuration().spec;
+        let mut spec = build_initial_configuration().spec;
         spec.controllers.as_mut().unwrap().node.as_mut().unwrap().leak_grace_period =
             Some(scalar::GoDuration::from_secs(0));
         assert_eq!(environment(&[]).apply_to(&spec).unwrap().leak_grace(), None);

@@ -71,21 +71,21 @@ impl ControllerState {
     }
 
     /// Sets why a component is not ready, `None` if it is, and writes the file if that changed.
-    pub fn set_problem(&self, part: &str, problem: Option<String>) {
+    pub fn set_problem(&self, component: &str, problem: Option<String>) {
         let condition = ComponentCondition { ready: problem.is_none(), reason: problem.unwrap_or_default() };
         let mut status = lock(&self.status);
-        if status.readiness.get(part) == Some(&condition) {
+        if status.readiness.get(component) == Some(&condition) {
             return;
         }
-        status.readiness.insert(part.to_owned(), condition);
+        status.readiness.insert(component.to_owned(), condition);
         self.write(&status);
     }
 
     /// Writes the components without a heartbeat. The age of the file shows whether the process itself is alive.
     pub fn write_liveness(&self) {
-        let silent = self.liveness.silent(&BTreeMap::new()).into_iter().map(|(part, silence)| {
-            let reason = format!("{part}: {}", liveness::describe(silence));
-            (part.to_owned(), ComponentCondition { ready: false, reason })
+        let silent = self.liveness.silent(&BTreeMap::new()).into_iter().map(|(component, silence)| {
+            let reason = format!("{component}: {}", liveness::describe(silence));
+            (component.to_owned(), ComponentCondition { ready: false, reason })
         });
         let mut status = lock(&self.status);
         status.silent = silent.collect();
@@ -132,10 +132,10 @@ fn replace_file(file: &Path, status: &StatusFile) -> io::Result<()> {
     std::fs::rename(&new, file)
 }
 
-/// Evaluates a probe from the status file alone and returns the reasons of a failure.
+/// Evaluates a probe with the status file alone. A failure contains the reasons of the components.
 pub fn check(file: &Path, probe: ProbeKind) -> Result<(), ProbeError> {
-    let (status, written) =
-        read_file(file).map_err(|error| ProbeError::File { path: file.to_owned(), error })?;
+    let read = read_file(file).map_err(|error| ProbeError::File { path: file.to_owned(), error });
+    let (status, written) = read?;
     let problems = match probe {
         ProbeKind::Readiness => join_problems(&status.readiness),
         ProbeKind::Liveness => {

@@ -36,12 +36,12 @@ pub async fn send(netns: &Netns, addresses: Vec<(String, IpAddr)>) -> DataplaneR
 }
 
 fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
-    let senders = senders()?;
+    let senders = open_senders()?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
     for (interface, address) in addresses {
         let Some(sender) = senders.get(interface) else { continue };
-        let Some(frame) = frame(sender.mac, sender.link_local, *address) else { continue };
+        let Some(frame) = build_frame(sender.mac, sender.link_local, *address) else { continue };
         match sendto(socket.as_raw_fd(), &frame, &sender.link, MsgFlags::empty()) {
             // The interface has just gone down or its send queue is full. ARP and ND requests are still answered.
             Ok(_) | Err(Errno::ENETDOWN | Errno::ENXIO | Errno::ENOBUFS | Errno::EAGAIN) => {}
@@ -51,7 +51,7 @@ fn send_here(addresses: &[(String, IpAddr)]) -> nix::Result<()> {
     Ok(())
 }
 
-fn senders() -> nix::Result<BTreeMap<String, FrameSender>> {
+fn open_senders() -> nix::Result<BTreeMap<String, FrameSender>> {
     let mut senders = BTreeMap::new();
     let mut link_locals = BTreeMap::new();
     for entry in getifaddrs()? {
@@ -77,22 +77,24 @@ fn senders() -> nix::Result<BTreeMap<String, FrameSender>> {
 
 /// Builds the frame that announces an address. Returns `None` for an IPv6 address on an interface without a link-local
 /// address.
-fn frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<u8>> {
+fn build_frame(mac: Mac, link_local: Option<Ipv6Addr>, address: IpAddr) -> Option<Vec<u8>> {
     let (to, kind, packet) = match address {
-        IpAddr::V4(address) => (BROADCAST, ETHERTYPE_ARP, arp(mac, address)),
-        IpAddr::V6(address) => (ALL_NODES_MAC, ETHERTYPE_IPV6, advertisement(mac, link_local?, address)),
+        IpAddr::V4(address) => (BROADCAST, ETHERTYPE_ARP, build_arp(mac, address)),
+        IpAddr::V6(address) => {
+            (ALL_NODES_MAC, ETHERTYPE_IPV6, build_advertisement(mac, link_local?, address))
+        }
     };
     Some([&to[..], &mac, &kind.to_be_bytes(), &packet].concat())
 }
 
 /// Builds a gratuitous ARP request: sender and target address are the same.
-fn arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+fn build_arp(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
     const ETHERNET_IPV4_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
     let address = address.octets();
     [&ETHERNET_IPV4_REQUEST[..], &mac, &address, &[0; 6], &address].concat()
 }
 
-fn advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
+fn build_advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
     const ADVERTISEMENT: [u8; 4] = [136, 0, 0, 0];
     /// Override flag: receivers replace their neighbour cache entry.
     const OVERRIDE_FLAG: [u8; 4] = [0x20, 0, 0, 0];
@@ -103,13 +105,13 @@ fn advertisement(mac: Mac, source: Ipv6Addr, address: Ipv6Addr) -> Vec<u8> {
     let mut message = [&ADVERTISEMENT[..], &OVERRIDE_FLAG, &address.octets(), &TARGET_MAC, &mac].concat();
     let length = u8::try_from(message.len()).unwrap_or_default();
     let pseudo = [&source.octets()[..], &ALL_NODES.octets(), &[0, 0, 0, length, 0, 0, 0, ICMPV6], &message];
-    let sum = checksum(&pseudo.concat());
+    let sum = compute_checksum(&pseudo.concat());
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let header = [0x60, 0, 0, 0, 0, length, ICMPV6, ND_HOP_LIMIT];
     [&header[..], &source.octets(), &ALL_NODES.octets(), &message].concat()
 }
 
-fn checksum(bytes: &[u8]) -> u16 {
+fn compute_checksum(bytes: &[u8]) -> u16 {
     let word =
         |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or_default()]));
     let sum: u32 = bytes.chunks(2).map(word).sum();
@@ -124,17 +126,17 @@ mod tests {
     #[test]
     fn an_advertisement_adds_up() {
         let address: Ipv6Addr = "fd00::77".parse().unwrap();
-        let frame = frame([2, 0, 0, 0, 0, 1], "fe80::1".parse().ok(), address.into()).unwrap();
+        let frame = build_frame([2, 0, 0, 0, 0, 1], "fe80::1".parse().ok(), address.into()).unwrap();
         assert_eq!(frame.len(), 14 + 40 + 32);
         let (header, message) = frame[14..].split_at(40);
         let pseudo = [&header[8..], &[0, 0, 0, 32, 0, 0, 0, ICMPV6], message].concat();
-        assert_eq!(checksum(&pseudo), 0, "with the sum in it");
+        assert_eq!(compute_checksum(&pseudo), 0, "with the sum in it");
     }
 
     #[test]
     fn an_interface_without_ipv6_says_nothing_of_it() {
-        assert_eq!(frame([2, 0, 0, 0, 0, 1], None, "fd00::77".parse().unwrap()), None);
-        let arp = frame([2, 0, 0, 0, 0, 1], None, "192.0.2.77".parse().unwrap()).unwrap();
+        assert_eq!(build_frame([2, 0, 0, 0, 0, 1], None, "fd00::77".parse().unwrap()), None);
+        let arp = build_frame([2, 0, 0, 0, 0, 1], None, "192.0.2.77".parse().unwrap()).unwrap();
         assert_eq!((arp.len(), &arp[28..32], &arp[38..42]), (42, &[192, 0, 2, 77][..], &[192, 0, 2, 77][..]));
     }
 }

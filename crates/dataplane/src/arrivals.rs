@@ -58,8 +58,8 @@ impl ArrivalListener {
         let Some(ArrivalSockets { arp, rarp }) = &self.sockets else { return std::future::pending().await };
         loop {
             let index = tokio::select! {
-                index = hear(arp, is_gratuitous) => index,
-                index = hear(rarp, |_| true) => index,
+                index = wait_for_packet(arp, is_gratuitous) => index,
+                index = wait_for_packet(rarp, |_| true) => index,
             };
             if self.expected.contains(&index) {
                 return index;
@@ -95,14 +95,15 @@ fn open(protocol: u16) -> io::Result<Socket> {
     Socket::new(Domain::PACKET, Type::DGRAM.nonblocking(), Some(protocol))
 }
 
-async fn hear(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
+async fn wait_for_packet(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
     let mut packet = [0; 64];
     loop {
         if socket.readable().await.is_err() {
             return std::future::pending().await;
         }
-        let receive = || Ok(recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut packet)?);
-        if let Ok((length, Some(link))) = socket.try_io(Interest::READABLE, receive)
+        let received =
+            socket.try_io(Interest::READABLE, || Ok(recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut packet)?));
+        if let Ok((length, Some(link))) = received
             && counts(&packet[..length.min(packet.len())])
         {
             return u32::try_from(link.ifindex()).unwrap_or_default();
@@ -111,7 +112,7 @@ async fn hear(socket: &UdpSocket, counts: fn(&[u8]) -> bool) -> u32 {
     }
 }
 
-/// Whether an ARP packet is gratuitous: its sender and target addresses are the same.
+/// Returns whether an ARP packet is gratuitous: its sender and target addresses are the same.
 fn is_gratuitous(packet: &[u8]) -> bool {
     const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
     let [sender, target] = [14..18, 24..28].map(|range| packet.get(range));

@@ -78,7 +78,7 @@ impl KernelFailure {
         KernelFailure { object, concerns, reason: reason.clone() }
     }
 
-    /// Whether kernel state of this workload is missing or outdated because of the failure.
+    /// Returns whether kernel state of this workload is missing or outdated because of the failure.
     pub fn concerns(&self, workload: &WorkloadId) -> bool {
         match &self.concerns {
             AffectedWorkloads::Everything => true,

@@ -49,7 +49,7 @@ impl Netns {
         }
     }
 
-    /// Whether a path refers to a namespace. Returns true if that cannot be determined: opening it then reports the
+    /// Returns whether a path refers to a namespace. Returns true if that cannot be determined: opening it then reports the
     /// error.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         match statfs(path.as_ref()) {
@@ -58,7 +58,7 @@ impl Netns {
         }
     }
 
-    /// Whether two paths refer to the same namespace: runtimes use `/run` and `/var/run`, symlinks and bind mounts.
+    /// Returns whether two paths refer to the same namespace: runtimes use `/run` and `/var/run`, symlinks and bind mounts.
     pub fn is_same(one: impl AsRef<Path>, other: impl AsRef<Path>) -> bool {
         let one = one.as_ref();
         let other = other.as_ref();

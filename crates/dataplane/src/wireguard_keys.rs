@@ -34,7 +34,7 @@ impl WireguardKeys {
         WireguardKeys { dir: Some(dir.to_owned()) }
     }
 
-    /// Whether keys are stored in files, which may be removed.
+    /// Returns whether keys are stored in files, which may be removed.
     pub(crate) fn are_kept(&self) -> bool {
         self.dir.is_some()
     }

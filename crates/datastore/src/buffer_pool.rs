@@ -18,7 +18,7 @@ pub struct PooledBuffer(pub Vec<u8>);
 
 impl PooledBuffer {
     pub fn with_capacity(capacity: usize) -> PooledBuffer {
-        let used = if capacity == POOLED_BUFFER_BYTES { free(Vec::pop) } else { None };
+        let used = if capacity == POOLED_BUFFER_BYTES { with_free_buffers(Vec::pop) } else { None };
         PooledBuffer(used.unwrap_or_else(|| Vec::with_capacity(capacity)))
     }
 }
@@ -36,7 +36,7 @@ impl Drop for PooledBuffer {
         }
         let mut bytes = std::mem::take(&mut self.0);
         bytes.clear();
-        free(|free| {
+        with_free_buffers(|free| {
             if free.len() < MAX_POOLED_BUFFERS {
                 free.push(bytes);
             }
@@ -44,7 +44,7 @@ impl Drop for PooledBuffer {
     }
 }
 
-fn free<T>(with: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
+fn with_free_buffers<T>(with: impl FnOnce(&mut Vec<Vec<u8>>) -> T) -> T {
     with(&mut FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -60,7 +60,9 @@ mod tests {
             assert!(buffer.0.is_empty() && buffer.0.capacity() == POOLED_BUFFER_BYTES);
             buffer.0.extend(b"something");
         }
-        let kept = free(|free| free.iter().map(|bytes| (bytes.len(), bytes.capacity())).collect::<Vec<_>>());
+        let kept = with_free_buffers(|free| {
+            free.iter().map(|bytes| (bytes.len(), bytes.capacity())).collect::<Vec<_>>()
+        });
         assert!(
             kept.len() <= MAX_POOLED_BUFFERS && kept.iter().all(|kept| *kept == (0, POOLED_BUFFER_BYTES)),
             "{kept:?}"

@@ -141,11 +141,11 @@ impl DiskReserve {
 
 /// Returns whether there is enough space for a group of writes, in addition to a complete reserve.
 pub fn suffices(available: u64, bytes: u64) -> bool {
-    available >= pages(bytes).saturating_add(FREE_MARGIN_BYTES)
+    available >= compute_needed_space(bytes).saturating_add(FREE_MARGIN_BYTES)
 }
 
 /// Returns the space that writes of this size need: pages are copied before they are changed.
-fn pages(bytes: u64) -> u64 {
+fn compute_needed_space(bytes: u64) -> u64 {
     bytes.saturating_mul(3)
 }
 
@@ -171,7 +171,7 @@ impl SpaceCheckCache {
     /// Returns whether a group of writes needs no check.
     pub fn covers(&mut self, bytes: u64, now: Instant) -> bool {
         let is_fresh = self.looked.is_some_and(|looked| now.duration_since(looked) < Self::CHECK_INTERVAL);
-        match self.left.checked_sub(pages(bytes)) {
+        match self.left.checked_sub(compute_needed_space(bytes)) {
             Some(left) if is_fresh => {
                 self.left = left;
                 true

@@ -70,7 +70,7 @@ pub type BudgetShare = Arc<OwnedSemaphorePermit>;
 
 impl Default for ResponseBudget {
     fn default() -> ResponseBudget {
-        ResponseBudget { units: Arc::new(Semaphore::new(units(MAX_RESPONSE_BYTES) as usize)) }
+        ResponseBudget { units: Arc::new(Semaphore::new(count_units(MAX_RESPONSE_BYTES) as usize)) }
     }
 }
 
@@ -89,24 +89,27 @@ impl ResponseBudget {
     /// cannot be undone.
     pub fn share(&self, bytes: usize) -> Option<BudgetShare> {
         let is_large = bytes > SMALL_RESPONSE_BYTES;
-        is_large.then(|| self.units.clone().try_acquire_many_owned(units(bytes)).ok()).flatten().map(Arc::new)
+        is_large
+            .then(|| self.units.clone().try_acquire_many_owned(count_units(bytes)).ok())
+            .flatten()
+            .map(Arc::new)
     }
 
     /// Waits until this much of the budget is available.
     pub async fn wait_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, RequestRejection> {
-        let units = units(bytes.min(MAX_RESPONSE_BYTES));
+        let units = count_units(bytes.min(MAX_RESPONSE_BYTES));
         self.units.clone().acquire_many_owned(units).await.map_err(|_| RequestRejection::STOPPED)
     }
 
     /// Releases the part of the permit that a response of this size does not need; small ones need none.
     pub fn shrink(permit: Option<OwnedSemaphorePermit>, bytes: usize) -> Option<BudgetShare> {
         let mut permit = permit.filter(|_| bytes > SMALL_RESPONSE_BYTES)?;
-        let excess = permit.num_permits().saturating_sub(units(bytes) as usize);
+        let excess = permit.num_permits().saturating_sub(count_units(bytes) as usize);
         drop(permit.split(excess));
         Some(Arc::new(permit))
     }
 }
 
-fn units(bytes: usize) -> u32 {
+fn count_units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BUDGET_UNIT_BYTES)).unwrap_or(u32::MAX)
 }

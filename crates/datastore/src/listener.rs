@@ -40,17 +40,17 @@ pub struct SocketFile {
 
 impl SocketFile {
     fn new(path: &Path) -> SocketFile {
-        SocketFile { path: path.to_owned(), inode: inode(path) }
+        SocketFile { path: path.to_owned(), inode: read_inode(path) }
     }
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
+fn read_inode(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if inode(&self.path) == self.inode {
+        if read_inode(&self.path) == self.inode {
             let _ = fs::remove_file(&self.path);
         }
     }

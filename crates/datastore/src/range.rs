@@ -206,7 +206,7 @@ struct KeyCollector {
 /// Returns the size of the next buffer of a list. The allocator keeps freed small buffers, in one heap for every
 /// thread that ever read a list; it maps a very large buffer separately, returns it to the kernel as a whole, and
 /// uses only the pages that are written.
-fn chunk_size(number: usize) -> usize {
+fn choose_chunk_size(number: usize) -> usize {
     if number < 4 { buffer_pool::POOLED_BUFFER_BYTES } else { buffer_pool::LARGE_BUFFER_BYTES }
 }
 
@@ -227,7 +227,7 @@ impl KeyCollector {
         }
         if self.arena.capacity() - self.arena.len() < need {
             // A request for a single key gets a small buffer; a second key means a list.
-            let chunk = if self.chunks == 0 { need } else { need.max(chunk_size(self.chunks)) };
+            let chunk = if self.chunks == 0 { need } else { need.max(choose_chunk_size(self.chunks)) };
             self.chunks += 1;
             self.arena = BytesMut::with_capacity(chunk);
         }

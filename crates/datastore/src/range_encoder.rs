@@ -60,7 +60,7 @@ impl RangeEncoder {
         allowance: &mut ResponseAllowance,
     ) {
         let value = if with_value { version.value } else { &[] };
-        let body: usize = fields(key, version, value).iter().map(EncodedField::len).sum();
+        let body: usize = list_fields(key, version, value).iter().map(EncodedField::len).sum();
         let length = 1 + encoded_len_varint(body as u64) + body;
         if !allowance.take(length) {
             self.chunks.clear();
@@ -70,7 +70,7 @@ impl RangeEncoder {
         let out = self.room(length);
         encode_key(field::KVS, WireType::LengthDelimited, out);
         encode_varint(body as u64, out);
-        for field in fields(key, version, value) {
+        for field in list_fields(key, version, value) {
             field.encode(out);
         }
     }
@@ -116,7 +116,7 @@ enum EncodedField<'a> {
 }
 
 /// Returns the fields of a `KeyValue`.
-fn fields<'a>(key: &'a [u8], version: &KeyVersion, value: &'a [u8]) -> [EncodedField<'a>; 6] {
+fn list_fields<'a>(key: &'a [u8], version: &KeyVersion, value: &'a [u8]) -> [EncodedField<'a>; 6] {
     [
         EncodedField::Bytes(1, key),
         EncodedField::Number(2, version.created as u64),

@@ -142,7 +142,7 @@ impl StoreServer {
         tokio::select! {
             () = shutdown => {}
             _ = has_ended.changed() => {}
-            Some(result) = serving.join_next() => outcome = joined(result),
+            Some(result) = serving.join_next() => outcome = flatten_join(result),
         }
         let _ = stop.send(true);
         let _ = stopping.changed().await;
@@ -150,7 +150,7 @@ impl StoreServer {
         let drained = async {
             while let Some(result) = serving.join_next().await {
                 if outcome.is_ok() {
-                    outcome = joined(result);
+                    outcome = flatten_join(result);
                 }
             }
         };
@@ -177,7 +177,7 @@ impl StoreServer {
     }
 }
 
-fn joined(result: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Result<(), ServeError> {
+fn flatten_join(result: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Result<(), ServeError> {
     result.unwrap_or_else(|error| Err(io::Error::other(error).into()))
 }
 

@@ -8,7 +8,7 @@ pub struct ListenerTls(TlsReloader<TlsAcceptor>);
 
 impl ListenerTls {
     pub fn new(files: TlsFiles) -> Result<ListenerTls, TlsError> {
-        TlsReloader::new(files, acceptor).map(ListenerTls)
+        TlsReloader::new(files, build_acceptor).map(ListenerTls)
     }
 
     /// Returns an acceptor for a new connection, based on the current files.
@@ -17,7 +17,7 @@ impl ListenerTls {
     }
 }
 
-fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
+fn build_acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
     let mut config = files.server()?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -103,7 +103,7 @@ impl FrameRewriter {
                 continue;
             }
             let payload = bytes.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length)?;
-            if spells_authority(header_block(header[4], payload).1) {
+            if spells_authority(split_at_header_block(header[4], payload).1) {
                 return None;
             }
             bytes = &bytes[FRAME_HEADER_BYTES + length..];
@@ -111,7 +111,7 @@ impl FrameRewriter {
     }
 
     fn rewrite(&mut self, flags: u8, stream: [u8; 4], payload: &[u8]) {
-        let (before, block) = header_block(flags, payload);
+        let (before, block) = split_at_header_block(flags, payload);
         let block = replace_authority(block);
         let length = (before.len() + block.len()) as u32;
         self.ready.put_slice(&length.to_be_bytes()[1..]);
@@ -131,7 +131,7 @@ fn understand(header: &[u8; FRAME_HEADER_BYTES]) -> (usize, bool) {
 }
 
 /// Splits the payload of a HEADERS frame into the part before the header block and the block.
-fn header_block(flags: u8, payload: &[u8]) -> (&[u8], &[u8]) {
+fn split_at_header_block(flags: u8, payload: &[u8]) -> (&[u8], &[u8]) {
     let start = if flags & PRIORITY != 0 { 5.min(payload.len()) } else { 0 };
     payload.split_at(start)
 }
@@ -141,7 +141,7 @@ fn header_block(flags: u8, payload: &[u8]) -> (&[u8], &[u8]) {
 fn replace_authority(block: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(block.len());
     let mut rest = block;
-    while let Some(HeaderField { bytes, authority_at }) = next_field(&mut rest) {
+    while let Some(HeaderField { bytes, authority_at }) = split_next_field(&mut rest) {
         match authority_at {
             Some(value_at) => {
                 out.put_slice(&bytes[..value_at]);
@@ -155,7 +155,7 @@ fn replace_authority(block: &[u8]) -> Bytes {
 }
 
 fn spells_authority(mut block: &[u8]) -> bool {
-    std::iter::from_fn(|| next_field(&mut block)).any(|field| field.authority_at.is_some())
+    std::iter::from_fn(|| split_next_field(&mut block)).any(|field| field.authority_at.is_some())
 }
 
 /// One field of a header block.
@@ -166,7 +166,7 @@ struct HeaderField<'a> {
 }
 
 /// Splits off the next field. Consumes nothing if no field can be parsed.
-fn next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
+fn split_next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
     let start = *rest;
     let mut ahead = start;
     let (prefix, literal) = match *start.first()? {
@@ -175,14 +175,14 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
         0x20..0x40 => (5, false),
         _ => (4, true),
     };
-    let index = integer(&mut ahead, prefix)?;
+    let index = decode_integer(&mut ahead, prefix)?;
     let mut authority_at = None;
     if literal {
         if index == 0 {
-            string(&mut ahead)?;
+            skip_string(&mut ahead)?;
         }
         let value_at = start.len() - ahead.len();
-        let length = string(&mut ahead)?;
+        let length = skip_string(&mut ahead)?;
         authority_at = (index == AUTHORITY_INDEX && length > 0).then_some(value_at);
     }
     *rest = ahead;
@@ -190,7 +190,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<HeaderField<'a>> {
 }
 
 /// Parses an HPACK integer with a prefix of this many bits.
-fn integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
+fn decode_integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
     let mask = (1usize << prefix) - 1;
     let mut value = usize::from(*bytes.first()?) & mask;
     bytes.advance(1);
@@ -209,8 +209,8 @@ fn integer(bytes: &mut &[u8], prefix: u32) -> Option<usize> {
 }
 
 /// Skips a string and returns its encoded length.
-fn string(bytes: &mut &[u8]) -> Option<usize> {
-    let length = integer(bytes, 7)?;
+fn skip_string(bytes: &mut &[u8]) -> Option<usize> {
+    let length = decode_integer(bytes, 7)?;
     if length > bytes.len() {
         return None;
     }

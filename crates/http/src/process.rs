@@ -7,7 +7,7 @@ use std::fs;
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// Renders the metrics in the Prometheus text format. Values that cannot be read are omitted.
-pub fn text() -> String {
+pub fn render_metrics() -> String {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Parse after the command name, which may contain any character, including spaces and parentheses.
     let after_name = stat.rsplit(") ").next().unwrap_or_default();
@@ -15,7 +15,7 @@ pub fn text() -> String {
     // The numbers of proc(5), in which the first field after the name is 3.
     let [user, system, since] = [14, 15, 22].map(|number| fields.get(number - 3).copied());
     let cpu = user.zip(system).map(|(user, system)| (user + system) / CLOCK_TICKS_PER_SECOND);
-    let started = since.zip(booted()).map(|(since, booted)| booted + since / CLOCK_TICKS_PER_SECOND);
+    let started = since.zip(read_boot_time()).map(|(since, booted)| booted + since / CLOCK_TICKS_PER_SECOND);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let [size, resident] = ["VmSize:", "VmRSS:"].map(|name| parse_memory(&status, name));
     let open = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
@@ -41,7 +41,7 @@ fn parse_memory(status: &str, name: &str) -> Option<f64> {
     Some(kilobytes * 1024.0)
 }
 
-fn booted() -> Option<f64> {
+fn read_boot_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_process_is_described() {
-        let text = text();
+        let text = render_metrics();
         let value = |name: &str| -> f64 {
             let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
             line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()

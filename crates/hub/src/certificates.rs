@@ -139,7 +139,7 @@ impl CertificateKeeper {
         let stored = SelfIssuedCertificates::from_secret_data(&own.data);
         let trusted = node.data.get("ca.crt").map(String::as_str);
         let lifetimes = CertificateLifetimes::default();
-        let now = unix_time();
+        let now = read_unix_time();
         let names = [HUB_NAME.to_owned()];
         if let Some(renewed) = SelfIssuedCertificates::renewed(&stored, trusted, &names, lifetimes, now)? {
             let data = renewed.into_secret_data();
@@ -189,7 +189,7 @@ async fn write_secret(
     Ok(SECRET_WRITE_DELAY)
 }
 
-fn unix_time() -> i64 {
+fn read_unix_time() -> i64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX)
 }

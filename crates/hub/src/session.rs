@@ -4,7 +4,7 @@
 use crate::ledger::{HubLedger, LedgerBucket};
 use crate::protocol::{
     BUCKET_COUNT, BeginMessage, DigestSum, EndMessage, HelloMessage, HubMessage, NEWEST_PROTOCOL_VERSION,
-    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, WelcomeMessage, common_version,
+    OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC, ProtocolError, WelcomeMessage, choose_version,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl ClientSession {
                 "this port serves the hub protocol; the client sent another protocol".to_owned(),
             );
         }
-        let Some(version) = common_version(hello.oldest, hello.newest) else {
+        let Some(version) = choose_version(hello.oldest, hello.newest) else {
             return SessionOpening::Refused(format!(
                 "the client supports protocol versions {} to {}, this hub {OLDEST_PROTOCOL_VERSION} to {NEWEST_PROTOCOL_VERSION}",
                 hello.oldest, hello.newest
@@ -91,8 +91,8 @@ impl ClientSession {
             }
             _ if behind && !allow_older => return SessionOpening::Behind,
             _ if hello.empty => {
-                let (phase, begin) =
-                    SessionPhase::start_sending(ledger, &[DigestSum::default(); BUCKET_COUNT]);
+                let nothing = [DigestSum::default(); BUCKET_COUNT];
+                let (phase, begin) = SessionPhase::start_sending(ledger, &nothing);
                 first.push(begin);
                 phase
             }

@@ -45,9 +45,9 @@ pub fn unclaimed<'a>(
     let start = if start < count { start } else { 0 };
     let existing =
         existing.into_iter().filter_map(|net| space::block_span(&pool.cidr, pool.block_prefix, net));
-    let mut taken: Vec<(u128, u128)> = existing.chain(reserved_spans(pool, reservations)).collect();
+    let mut taken: Vec<(u128, u128)> = existing.chain(list_reserved_spans(pool, reservations)).collect();
     taken.sort_unstable();
-    let index = first_gap(&taken, start, count).or_else(|| first_gap(&taken, 0, start))?;
+    let index = find_first_gap(&taken, start, count).or_else(|| find_first_gap(&taken, 0, start))?;
     space::nth_block(&pool.cidr, pool.block_prefix, index)
 }
 
@@ -72,7 +72,7 @@ pub fn in_order<'a, T>(
 }
 
 /// Returns the index ranges of blocks that are entirely reserved.
-fn reserved_spans(pool: &AllocationPool, reservations: &ReservedRanges) -> Vec<(u128, u128)> {
+fn list_reserved_spans(pool: &AllocationPool, reservations: &ReservedRanges) -> Vec<(u128, u128)> {
     let (pool_first, pool_last) = space::bounds(&pool.cidr);
     let shift = u32::from(pool.cidr.max_prefix_len().saturating_sub(pool.block_prefix));
     let block = 1u128.checked_shl(shift).unwrap_or(u128::MAX);
@@ -88,7 +88,7 @@ fn reserved_spans(pool: &AllocationPool, reservations: &ReservedRanges) -> Vec<(
 }
 
 /// Returns the first number in `from..until` that no span covers. Spans are sorted.
-fn first_gap(taken: &[(u128, u128)], from: u128, until: u128) -> Option<u128> {
+fn find_first_gap(taken: &[(u128, u128)], from: u128, until: u128) -> Option<u128> {
     let mut next = from;
     for &(begin, end) in taken {
         if begin > next {

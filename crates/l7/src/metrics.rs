@@ -76,7 +76,7 @@ impl L7Metrics {
     /// Renders the metrics page.
     pub fn render(&self, state: &PolicyState) -> String {
         let mut page = MetricsPage(render_registry(&self.registry));
-        page.0.push_str(&tortie_http::process::text());
+        page.0.push_str(&tortie_http::process::render_metrics());
         let [policies, profiles, sets, bytes] = state.with_replica(|access| match access {
             ReplicaAccess::InSync(replica) => {
                 let [policies, profiles, sets] = replica.counts();

@@ -43,11 +43,11 @@ enum EndpointRepair {
 }
 
 /// Returns the live attachments, which are part of the initial plan.
-pub fn held_attachments(journal: &AttachmentJournal, node: &str) -> Vec<HeldAttachment> {
+pub fn list_held_attachments(journal: &AttachmentJournal, node: &str) -> Vec<HeldAttachment> {
     let mut held = Vec::new();
     for record in live_attachments(journal) {
         let Some(key) = record.endpoint_key() else { continue };
-        let mut endpoint = endpoint_of(&record, node);
+        let mut endpoint = build_endpoint(&record, node);
         if let Some(endpoint) = &mut endpoint
             && record.chained
         {
@@ -162,7 +162,7 @@ impl AttachmentReclaimer {
 
     fn holder(&self, record: &AttachmentRecord, handle: &str) -> AddressHolder {
         let mut attributes = BTreeMap::from([(attribute::NODE_ATTRIBUTE.to_owned(), self.node.clone())]);
-        if let Some(endpoint) = endpoint_of(record, &self.node)
+        if let Some(endpoint) = build_endpoint(record, &self.node)
             && !endpoint.spec.pod.is_empty()
         {
             attributes.insert(attribute::POD_ATTRIBUTE.to_owned(), endpoint.spec.pod);
@@ -176,7 +176,7 @@ impl AttachmentReclaimer {
         record: &AttachmentRecord,
         resources: &ResourceClient,
     ) -> Result<(), StoreError> {
-        let Some(own) = endpoint_of(record, &self.node) else { return Ok(()) };
+        let Some(own) = build_endpoint(record, &self.node) else { return Ok(()) };
         let namespace = own.metadata.namespace.clone();
         let name = own.metadata.name.clone();
         let stored = match resources.get_as::<WorkloadEndpointSpec>(&namespace, &name).await {
@@ -230,12 +230,12 @@ impl AttachmentReclaimer {
 #[doc(hidden)]
 pub fn is_attachment(bytes: &[u8]) -> bool {
     let Ok(record) = serde_json::from_slice::<AttachmentRecord>(bytes) else { return false };
-    let _ = (record.endpoint_key(), record.addresses().count(), endpoint_of(&record, "node1"));
+    let _ = (record.endpoint_key(), record.addresses().count(), build_endpoint(&record, "node1"));
     true
 }
 
 /// Returns the endpoint of an attachment as it was written, or as far as it can be derived from the record.
-pub fn endpoint_of(record: &AttachmentRecord, node: &str) -> Option<WorkloadEndpoint> {
+pub fn build_endpoint(record: &AttachmentRecord, node: &str) -> Option<WorkloadEndpoint> {
     let (namespace, name) = record.endpoint.clone()?;
     if let Some(endpoint) = record.workload.clone() {
         let resource = Resource::from_store(tortie_model::Kind::WorkloadEndpoint, endpoint).ok()?;
@@ -264,7 +264,7 @@ pub fn endpoint_of(record: &AttachmentRecord, node: &str) -> Option<WorkloadEndp
 }
 
 /// Returns the fields that the attachment determines.
-fn attachment_fields(spec: &WorkloadEndpointSpec) -> ([&String; 4], &[String]) {
+fn read_attachment_fields(spec: &WorkloadEndpointSpec) -> ([&String; 4], &[String]) {
     ([&spec.node, &spec.container_id, &spec.interface_name, &spec.mac], &spec.ip_networks)
 }
 
@@ -272,7 +272,7 @@ fn attachment_fields(spec: &WorkloadEndpointSpec) -> ([&String; 4], &[String]) {
 /// difference there is not repaired.
 fn find_repair(own: WorkloadEndpoint, stored: Option<WorkloadEndpoint>) -> Option<EndpointRepair> {
     let Some(mut stored) = stored else { return Some(EndpointRepair::Create(Box::new(own))) };
-    if attachment_fields(&stored.spec) == attachment_fields(&own.spec) {
+    if read_attachment_fields(&stored.spec) == read_attachment_fields(&own.spec) {
         return None;
     }
     stored.spec = own.spec;
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_journaled_endpoint_has_no_store_metadata() {
-        let endpoint = endpoint_of(&record(Some(written())), "n1").unwrap();
+        let endpoint = build_endpoint(&record(Some(written())), "n1").unwrap();
         assert_eq!(endpoint.metadata.labels["app"], "web");
         assert_eq!((endpoint.metadata.resource_version.as_str(), endpoint.metadata.uid.as_str()), ("", ""));
         assert_eq!(endpoint.spec.pod, "web");
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn an_old_record_keeps_the_network() {
-        let endpoint = endpoint_of(&record(None), "n1").unwrap();
+        let endpoint = build_endpoint(&record(None), "n1").unwrap();
         assert_eq!(endpoint.spec.ip_networks, ["10.0.0.1/32", "fd00::1/128"]);
         assert_eq!(endpoint.spec.interface_name, "cali1");
         assert_eq!(endpoint.spec.profiles, ["net"]);
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn only_lost_or_rewired_endpoints_are_written() {
-        let own = endpoint_of(&record(Some(written())), "n1").unwrap();
+        let own = build_endpoint(&record(Some(written())), "n1").unwrap();
         assert!(matches!(find_repair(own.clone(), None), Some(EndpointRepair::Create(_))));
         let mut stored = own.clone();
         stored.metadata.resource_version = "9".into();

@@ -193,7 +193,7 @@ async fn cut_off_pods(args: &NodeArgs, host: &Netns) -> Result<(), DecommissionE
 }
 
 /// Returns the name prefixes of workload interfaces, according to the settings on this host.
-pub fn interface_prefixes(args: &NodeArgs) -> Vec<String> {
+pub fn read_interface_prefixes(args: &NodeArgs) -> Vec<String> {
     read_settings(args).interface_prefixes
 }
 

@@ -31,7 +31,7 @@ pub fn correct_feed(mut feed: Feed, journal: Arc<AttachmentJournal>, node: Strin
     let (sender, corrected) = mpsc::channel(CORRECTED_FEED_CAPACITY);
     tokio::spawn(async move {
         while let Some(mut event) = feed.recv().await {
-            correct(&mut event, &node, |key| journaled_network(&journal, key));
+            correct(&mut event, &node, |key| find_journaled_network(&journal, key));
             if sender.send(event).await.is_err() {
                 return;
             }
@@ -40,17 +40,17 @@ pub fn correct_feed(mut feed: Feed, journal: Arc<AttachmentJournal>, node: Strin
     corrected
 }
 
-fn journaled_network(journal: &AttachmentJournal, key: &StoreKey) -> Option<JournaledNetwork> {
+fn find_journaled_network(journal: &AttachmentJournal, key: &StoreKey) -> Option<JournaledNetwork> {
     let record = journal.find(|record| {
         record.phase != AttachmentPhase::Removing && record.endpoint_key().as_ref() == Some(key)
     })?;
     let addresses = record.result?.ips.iter().map(|ip| ip.address.addr()).collect();
     let live = record.workload.filter(|_| record.phase == AttachmentPhase::Live);
-    let floating = live.as_ref().map(floating_addresses);
+    let floating = live.as_ref().map(list_floating_addresses);
     Some(JournaledNetwork { addresses, interface: record.chained.then_some(record.host_interface), floating })
 }
 
-fn floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
+fn list_floating_addresses(endpoint: &serde_json::Value) -> Vec<String> {
     let nats = endpoint["spec"]["ipNATs"].as_array().into_iter().flatten();
     nats.filter_map(|nat| nat["externalIP"].as_str()).map(str::to_owned).collect()
 }
@@ -123,7 +123,7 @@ mod tests {
             });
             let wired = JournaledNetwork {
                 addresses: vec!["10.0.0.1".parse().unwrap()],
-                floating: workload.as_ref().map(floating_addresses),
+                floating: workload.as_ref().map(list_floating_addresses),
                 ..JournaledNetwork::default()
             };
             correct(&mut event, "n1", |_| Some(wired.clone()));

@@ -47,7 +47,7 @@ impl EndpointFiles {
 
     /// Writes the file of an endpoint that is up, if its contents changed.
     pub fn put(&mut self, id: &WorkloadId, workload: &PlannedWorkload) -> io::Result<()> {
-        let name = file_name(id);
+        let name = build_file_name(id);
         let text = render(workload)?;
         if self.present.get(&name) == Some(&Some(text.clone())) {
             return Ok(());
@@ -62,12 +62,12 @@ impl EndpointFiles {
     }
 
     pub fn remove(&mut self, id: &WorkloadId) -> io::Result<()> {
-        self.remove_named(&file_name(id))
+        self.remove_named(&build_file_name(id))
     }
 
     /// Removes the files of all endpoints except these.
     pub fn keep<'a>(&mut self, living: impl Iterator<Item = &'a WorkloadId>) -> io::Result<()> {
-        let living: BTreeSet<String> = living.map(file_name).collect();
+        let living: BTreeSet<String> = living.map(build_file_name).collect();
         let dead: Vec<String> = self.present.keys().filter(|name| !living.contains(*name)).cloned().collect();
         dead.iter().try_for_each(|name| self.remove_named(name))
     }
@@ -89,11 +89,11 @@ impl EndpointFiles {
 }
 
 /// Returns the file name of an endpoint: the parts of its id, escaped as in a URL path and separated by spaces.
-fn file_name(id: &WorkloadId) -> String {
-    [&id.orchestrator, &id.workload, &id.endpoint].map(|part| escaped(part)).join(" ")
+fn build_file_name(id: &WorkloadId) -> String {
+    [&id.orchestrator, &id.workload, &id.endpoint].map(|part| escape_name(part)).join(" ")
 }
 
-fn escaped(text: &str) -> String {
+fn escape_name(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

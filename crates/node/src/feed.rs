@@ -43,16 +43,17 @@ pub struct FeedContext<'a> {
     pub liveness: &'a Liveness,
 }
 
+/// Follows the hub or the datastore.
 pub fn follow(
     p: &NodeParameters,
-    place: &FeedContext<'_>,
+    context: &FeedContext<'_>,
     interests: Vec<KeyRange>,
 ) -> Result<Feed, HubSettingsError> {
-    let Some(hubs) = hubs(p, place)? else {
-        let watches = place.liveness.part("datastore-watch");
-        return Ok(tortie_sync::follow(place.store, interests, move || watches.beat()));
+    let Some(hubs) = locate_hubs(p, context)? else {
+        let watches = context.liveness.part("datastore-watch");
+        return Ok(tortie_sync::follow(context.store, interests, move || watches.beat()));
     };
-    let mut options = HubClientOptions::new(place.node, hubs);
+    let mut options = HubClientOptions::new(context.node, hubs);
     // Zero would mean no timeout, so the default applies.
     for (limit, set) in
         [(&mut options.read, p.typha_read_timeout), (&mut options.write, p.typha_write_timeout)]
@@ -68,7 +69,7 @@ pub fn follow(
         &p.typha_cn,
         &p.typha_uri_san,
     )?;
-    options.tls = match (identity, place.certificate_secret, place.kubernetes) {
+    options.tls = match (identity, context.certificate_secret, context.kubernetes) {
         (Some(identity), _, _) => Some(Arc::new(ClientTls::new(identity)?)),
         (None, "", _) => None,
         (None, secret, Some(kubernetes)) => {
@@ -81,7 +82,10 @@ pub fn follow(
     Ok(client::follow(options, interests))
 }
 
-fn hubs(p: &NodeParameters, place: &FeedContext<'_>) -> Result<Option<HubLocations>, HubSettingsError> {
+fn locate_hubs(
+    p: &NodeParameters,
+    context: &FeedContext<'_>,
+) -> Result<Option<HubLocations>, HubSettingsError> {
     if !p.typha_addr.is_empty() {
         return Ok(Some(HubLocations::parse(&p.typha_addr)?));
     }
@@ -89,8 +93,8 @@ fn hubs(p: &NodeParameters, place: &FeedContext<'_>) -> Result<Option<HubLocatio
         return Ok(None);
     }
     let name = p.typha_k8s_service_name.clone();
-    let Some(kubernetes) = place.kubernetes.cloned() else { return Err(HubSettingsError::Service(name)) };
+    let Some(kubernetes) = context.kubernetes.cloned() else { return Err(HubSettingsError::Service(name)) };
     let namespace = p.typha_k8s_namespace.clone();
-    let node = place.kubernetes_node.to_owned();
+    let node = context.kubernetes_node.to_owned();
     Ok(Some(HubLocations::Service(Box::new(HubService { kubernetes, namespace, name, node }))))
 }

@@ -58,7 +58,7 @@ impl NodeHealth {
             parts.add(part, HealthLevel::Warning, message);
         }
         for (object, reason) in state.problems() {
-            parts.add(object, HealthLevel::Warning, format!("is not used as it is written: {reason}"));
+            parts.add(object, HealthLevel::Warning, format!("not used as written: {reason}"));
         }
         NodeHealth { parts: parts.0 }
     }
@@ -93,7 +93,8 @@ impl ComponentHealthList {
         let trouble = state.troubles().remove("datastore");
         match (state.is_in_sync(), trouble) {
             (true, None) if state.is_datastore_locked() => {
-                self.add("datastore", HealthLevel::Warning, "locked by ClusterInformation; CNI has to wait");
+                let message = "locked by ClusterInformation (datastoreReady): CNI requests have to wait";
+                self.add("datastore", HealthLevel::Warning, message);
             }
             (true, None) => self.add("datastore", HealthLevel::Ok, "in sync"),
             (true, Some(trouble)) => self.add("datastore", HealthLevel::Warning, trouble),
@@ -120,7 +121,7 @@ impl ComponentHealthList {
             None => {}
         }
         for (object, reason) in refused {
-            let message = format!("closed, the kernel refuses it: {reason}");
+            let message = format!("closed: the kernel rejects it: {reason}");
             self.add(object, HealthLevel::Warning, message);
         }
     }
@@ -157,7 +158,7 @@ impl ComponentHealthList {
         } else {
             self.add("bgp", HealthLevel::Warning, sessions.to_string());
         }
-        if let Some(warning) = bgp::near_limit_warning(&status) {
+        if let Some(warning) = bgp::describe_near_limit(&status) {
             self.add("bgp", HealthLevel::Warning, warning);
         }
     }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -113,11 +114,47 @@ impl AttachmentRecord {
         self.netns.is_empty() || Netns::is_same(&self.netns, netns)
     }
 
+    /// Returns whether the container is still running. `interfaces` are those of the host.
+    pub fn is_running(&self, interfaces: &BTreeMap<String, bool>) -> bool {
+        let has_network = if self.netns.is_empty() {
+            interfaces.contains_key(&self.host_interface)
+        } else {
+            Path::new(&self.netns).exists()
+        };
+        self.phase == AttachmentPhase::Live && has_network
+    }
+
     /// Returns the addresses of the attachment if it is live, else none.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let result = self.result.as_ref().filter(|_| self.phase == AttachmentPhase::Live);
         result.into_iter().flat_map(|result| result.ips.iter().map(|ip| ip.address.addr()))
     }
+}
+
+impl fmt::Display for AttachmentRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "container {} ({}", self.id.container_id, self.id.ifname)?;
+        match &self.endpoint {
+            Some((namespace, name)) => write!(f, ", endpoint {namespace}/{name})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+/// Reads the records of a node that may be running, without changes to the directory. Unreadable records are skipped: the
+/// node reports them, and the interfaces of their containers count as unknown.
+pub fn read_attachments(journal: &Path) -> io::Result<Vec<AttachmentRecord>> {
+    let entries = match fs::read_dir(journal) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut records: Vec<AttachmentRecord> = Vec::new();
+    for entry in entries {
+        records.extend(serde_json::from_slice(&fs::read(entry?.path())?).ok());
+    }
+    records.sort_by(|one, other| one.id.cmp(&other.id));
+    Ok(records)
 }
 
 impl AttachmentJournal {

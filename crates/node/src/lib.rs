@@ -57,10 +57,12 @@ pub fn convert_cni_result(bytes: &[u8], version: &str) -> Option<String> {
 }
 
 pub use decommission::{
-    DecommissionError, FelixNotReady, LivePodHandling, PolicyHandover, await_felix, interface_prefixes, leave,
+    DecommissionError, FelixNotReady, LivePodHandling, PolicyHandover, await_felix, leave,
+    read_interface_prefixes,
 };
 pub use health::{ComponentHealth, HealthLevel, NodeHealth};
 pub use install::{CniFiles, FileRemoval, InstallError, RemovedFile, carry_over, is_readable_network};
+pub use journal::{AttachmentRecord, read_attachments};
 pub use logs::{LogControl, LogCounters, LogFileSettings, LogSettings};
 pub use options::NodeArgs;
 pub use replay::{ReplayError, build_core as replay_core, replay, replay_from};

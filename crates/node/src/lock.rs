@@ -83,7 +83,10 @@ impl DirLock {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(LockError::Held { dir: dir.display().to_string(), holder: holder(file) });
+                    return Err(LockError::Held {
+                        dir: dir.display().to_string(),
+                        holder: read_holder(file),
+                    });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
@@ -108,7 +111,7 @@ impl Drop for DirLock {
 }
 
 /// Returns the description that the holder wrote to the lock file.
-fn holder(file: File) -> String {
+fn read_holder(file: File) -> String {
     let mut text = String::new();
     // An unreadable description does not change that the lock is held.
     let _ = file.take(4096).read_to_string(&mut text);

@@ -116,12 +116,12 @@ async fn answer(question: &Value, state: &NodeState) -> Result<Value, QueryError
     }
 }
 
-fn running_bgp(state: &NodeState) -> Result<RunningBgp, QueryError> {
+fn find_running_bgp(state: &NodeState) -> Result<RunningBgp, QueryError> {
     state.running_bgp().ok_or_else(|| QueryError::NoBgp { trouble: state.bgp_trouble() })
 }
 
 async fn list_peers(state: &NodeState) -> Result<Value, QueryError> {
-    let running = running_bgp(state)?;
+    let running = find_running_bgp(state)?;
     let status = running.backend.status().await?;
     let peers: Vec<Value> = status.peers.iter().map(|peer| describe_peer(peer, running.started)).collect();
     Ok(
@@ -132,7 +132,7 @@ async fn list_peers(state: &NodeState) -> Result<Value, QueryError> {
 /// Returns whether the sessions of a family (`"v6": true` or `false`) are ready. Sessions may still be incomplete
 /// until `"patience"` seconds after the start of the speaker.
 async fn check_bgp(state: &NodeState, question: &Value) -> Result<Value, QueryError> {
-    let status = running_bgp(state)?.backend.status().await?;
+    let status = find_running_bgp(state)?.backend.status().await?;
     let patience =
         question["patience"].as_u64().map_or(bgp::DEFAULT_SESSION_GRACE_PERIOD, Duration::from_secs);
     bgp::check_sessions(&status, question["v6"].as_bool(), patience)?;
@@ -168,7 +168,7 @@ fn state_name(state: BgpPeerState) -> &'static str {
 }
 
 async fn list_routes(state: &NodeState) -> Result<Value, QueryError> {
-    let running = running_bgp(state)?;
+    let running = find_running_bgp(state)?;
     let mut all = Vec::new();
     for family in BgpFamily::ALL {
         let routes = running.backend.routes(family).await?;

@@ -101,7 +101,7 @@ impl Hasher for StableHasher {
 }
 
 /// Returns the header of a recording. Settings that concern the datastore are left out, because some are secret.
-pub fn header(
+pub fn build_header(
     node: &str,
     variables: &EnvironmentVariables,
     file: &[(String, String)],
@@ -113,14 +113,14 @@ pub fn header(
     RecordingHeader {
         version: RECORDING_VERSION,
         node: node.to_owned(),
-        environment: harmless_settings(variables),
-        settings: harmless_settings(file),
+        environment: list_harmless_settings(variables),
+        settings: list_harmless_settings(file),
         bgp: bgp.map(|bgp| RecordedBgp { router_id: bgp.router_id.clone(), by_bird: bgp.by_bird }),
         held: held.iter().filter_map(|held| held_to_json(held).ok()).collect(),
     }
 }
 
-fn harmless_settings<'s>(
+fn list_harmless_settings<'s>(
     settings: impl Iterator<Item = (&'s String, &'s String)>,
 ) -> BTreeMap<String, String> {
     let harmless = settings.filter(|(name, _)| {

@@ -149,7 +149,8 @@ impl StartSettings<'_> {
         let file = settings_file::read(&path).map_err(describe_io(path.display()))?;
         let felix = FelixSettings::new(&variables, file.clone());
         let datastore = felix.datastore(StoreConfig::load(&args.config)?);
-        let name = startup::node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
+        let name =
+            startup::read_node_name(&variables, felix.hostname(), &args.calico_dir().join("nodename"))?;
         let on_kubernetes = datastore.capabilities()?.includes_kubernetes;
         let backend = variables.get("CALICO_NETWORKING_BACKEND");
         let kubernetes_name = match variables.get("CALICO_K8S_NODE_REF") {
@@ -343,18 +344,18 @@ impl StartedNode<'_> {
         tasks: &mut TaskSet,
     ) -> Result<(EngineHandle, mpsc::Receiver<ReportReceiver>), NodeRunError> {
         let StartSettings { args, variables, file, name, .. } = self.settings;
-        let held = attachment_reclaimer::held_attachments(&self.journal, name);
+        let held = attachment_reclaimer::list_held_attachments(&self.journal, name);
         let mut recording = None;
         if let Some(path) = &args.record {
             let bgp = self.settings.bgp_environment();
-            let header = recording::header(name, variables, file, bgp.as_ref(), &held);
+            let header = recording::build_header(name, variables, file, bgp.as_ref(), &held);
             let created = NodeRecording::create(path, args.record_limit, &header);
             recording = Some(created.map_err(describe_io(path.display()))?);
         }
         let core = EngineCore::new(compute, held);
         let keys = WireguardKeys::in_dir(&args.state_dir);
-        let (mut engine, reports) =
-            NodeEngine::new(self.host.clone(), keys, core, self.state.clone(), recording);
+        let state = self.state.clone();
+        let (mut engine, reports) = NodeEngine::new(self.host.clone(), keys, core, state, recording);
         let secrets =
             bgp::PasswordReader::new(args.secrets_dir.clone(), self.settings.kubernetes.as_ref(), variables);
         let routes = bgp::start(self.settings.bgp, args, secrets, &self.host, &self.state, &mut engine);
@@ -374,9 +375,10 @@ impl StartedNode<'_> {
     ) {
         let StartedNode { settings, host, state, client, resources, .. } = self;
         let run_dir = settings.args.own_run_dir().map(Path::to_owned);
-        let endpoints = status::endpoints(state.clone(), client.clone(), self.name(), run_dir, reports);
+        let endpoints =
+            status::write_endpoint_statuses(state.clone(), client.clone(), self.name(), run_dir, reports);
         tasks.spawn("the status of endpoints", endpoints);
-        let heartbeats = status::heartbeats(state.clone(), client.clone(), self.name());
+        let heartbeats = status::send_heartbeats(state.clone(), client.clone(), self.name());
         tasks.spawn("the status of the node", heartbeats);
         let reporter = NodeStatusReporter::follow(state, resources, host, &settings.name);
         tasks.spawn("CalicoNodeStatus", reporter);
@@ -397,7 +399,7 @@ impl StartedNode<'_> {
         tasks: &mut TaskSet,
     ) -> Arc<CniService> {
         let StartedNode { settings, host, state, client, resources, journal } = self;
-        let pools_changed = tunnel_addresses::follow(client, &settings.name);
+        let pools_changed = tunnel_addresses::follow_changes(client, &settings.name);
         let keys = public_keys::publish(state.clone(), resources.clone(), self.name(), pools_changed.clone());
         tasks.spawn("the public keys of WireGuard", keys);
         let owner = BlockOwner::host(&settings.name);
@@ -417,7 +419,13 @@ impl StartedNode<'_> {
         if settings.variables.get("USE_POD_CIDR") != "true" {
             let node = service.clone();
             tasks.spawn("the addresses of tunnels", async move {
-                tunnel_addresses::keep(&node.allocator, &node.resources, &node.state, pools_changed).await;
+                tunnel_addresses::maintain_addresses(
+                    &node.allocator,
+                    &node.resources,
+                    &node.state,
+                    pools_changed,
+                )
+                .await;
             });
         }
         service

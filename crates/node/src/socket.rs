@@ -22,7 +22,7 @@ impl DaemonSocket {
         }
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(DaemonSocket { listener, path: path.to_owned(), made: identity(path)? })
+        Ok(DaemonSocket { listener, path: path.to_owned(), made: read_identity(path)? })
     }
 
     pub async fn accept(&self) -> io::Result<UnixStream> {
@@ -32,14 +32,14 @@ impl DaemonSocket {
 
 impl Drop for DaemonSocket {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|there| there == self.made) {
+        if read_identity(&self.path).is_ok_and(|there| there == self.made) {
             // If this fails, the next daemon removes the socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn read_identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = std::fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }

@@ -33,7 +33,7 @@ const SECOND_ENGINE_WARNING: &str = "Felix's chains are in the kernel beside our
     denies; stop calico-node, or stop this node and run `tortie node --leave`";
 
 /// Writes heartbeats to the datastore at the configured interval, if enabled.
-pub async fn heartbeats(state: Arc<NodeState>, client: StoreClient, host: String) {
+pub async fn send_heartbeats(state: Arc<NodeState>, client: StoreClient, host: String) {
     if !client.capabilities().expiring_entries {
         return std::future::pending().await;
     }
@@ -70,7 +70,7 @@ pub async fn heartbeats(state: Arc<NodeState>, client: StoreClient, host: String
 
 /// Handles the reports of the dataplane, and writes endpoint states to the datastore and to files if the settings
 /// enable that.
-pub async fn endpoints(
+pub async fn write_endpoint_statuses(
     state: Arc<NodeState>,
     client: StoreClient,
     host: String,
@@ -87,7 +87,7 @@ pub async fn endpoints(
             let delay = parameters.endpoint_reporting_delay.max(Duration::from_millis(10));
             (parameters.endpoint_reporting_enabled, delay, parameters.openstack_region.clone())
         };
-        let prefix = status_prefix(&parameters.borrow(), run_dir.as_deref());
+        let prefix = build_status_prefix(&parameters.borrow(), run_dir.as_deref());
         for id in state.take_changed_workloads() {
             let workload = state.workload(&id);
             writer.note(&id, workload.is_some());
@@ -127,7 +127,7 @@ async fn next(reports: &mut Option<ReportReceiver>) -> Option<DataplaneReport> {
 
 /// Returns the parent directory of the endpoint status files: the configured one, else a custom run directory, else
 /// the default. Returns None if the files are disabled.
-fn status_prefix(parameters: &NodeParameters, run_dir: Option<&Path>) -> Option<PathBuf> {
+fn build_status_prefix(parameters: &NodeParameters, run_dir: Option<&Path>) -> Option<PathBuf> {
     let prefix = &parameters.endpoint_status_path_prefix;
     let prefix = match run_dir {
         Some(dir) if !prefix.is_set => dir.to_owned(),
@@ -195,7 +195,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             state.set_mtu(choice);
         }
         DataplaneReport::Oversized(workloads) => {
-            let warning = oversized(&workloads);
+            let warning = truncate_oversized(&workloads);
             if let Some(warning) = &warning {
                 tracing::warn!(warning, "workloads run with an older, larger MTU");
             }
@@ -213,7 +213,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
         }
         DataplaneReport::Tunnels(failures) => {
             let parameters = state.parameters().borrow().clone();
-            let warnings = failures.iter().map(|failure| tunnel_warning(failure, &parameters));
+            let warnings = failures.iter().map(|failure| describe_tunnel_warning(failure, &parameters));
             state.set_network_warnings(TUNNELS_COMPONENT, warnings.collect());
         }
         DataplaneReport::Proxied(count, failures) => {
@@ -258,7 +258,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
 }
 
 /// Describes a failure of a tunnel. If the tunnel has no device, names the encapsulation and the effect on packets.
-fn tunnel_warning(failure: &KernelFailure, parameters: &NodeParameters) -> NetworkWarning {
+fn describe_tunnel_warning(failure: &KernelFailure, parameters: &NodeParameters) -> NetworkWarning {
     const PLAIN_ADVICE: &str = "the node retries";
     let KernelObject::Interface { name } = &failure.object else {
         return NetworkWarning {
@@ -304,7 +304,7 @@ fn overruled_warning(failure: &KernelFailure) -> NetworkWarning {
 }
 
 /// Returns a warning with some of the workloads whose MTU is larger than that of the path.
-fn oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
+fn truncate_oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
     const SHOWN: usize = 3;
     let shown: Vec<String> =
         workloads.iter().take(SHOWN).map(|(id, mtu)| format!("{} {mtu}", id.workload)).collect();
@@ -401,7 +401,7 @@ mod tests {
         let object = KernelObject::Interface { name: interface.to_owned() };
         let concerns = AffectedWorkloads::none();
         let failure = KernelFailure { object, concerns, reason: "no such devices".to_owned().into() };
-        tunnel_warning(&failure, parameters)
+        describe_tunnel_warning(&failure, parameters)
     }
 
     #[test]

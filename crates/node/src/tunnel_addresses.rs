@@ -31,12 +31,12 @@ enum TunnelAddressError {
     Store(#[from] tortie_store::StoreError),
     #[error(transparent)]
     Ipam(#[from] tortie_ipam::IpamError),
-    #[error("the Node keeps changing; trying again")]
+    #[error("other clients keep modifying the Node object")]
     Contended,
 }
 
 /// Returns a receiver that signals when pools or this node's Node object may have changed.
-pub fn follow(client: &StoreClient, node: &str) -> watch::Receiver<()> {
+pub fn follow_changes(client: &StoreClient, node: &str) -> watch::Receiver<()> {
     let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
     let mut feed = tortie_sync::follow_unprobed(client, vec![KeyRange::all(Kind::IPPool), own]);
     let (changed, receiver) = watch::channel(());
@@ -51,8 +51,8 @@ pub fn follow(client: &StoreClient, node: &str) -> watch::Receiver<()> {
     receiver
 }
 
-/// Keeps the tunnel addresses as the pools require. Never returns.
-pub async fn keep(
+/// Assigns and releases tunnel addresses whenever the pools or the settings change. Never returns.
+pub async fn maintain_addresses(
     allocator: &Allocator,
     resources: &ResourceClient,
     state: &NodeState,
@@ -108,7 +108,7 @@ async fn reconcile(
         };
         let pools = resources.list_as::<IPPoolSpec>(None).await?;
         let pools: Vec<AllocationPool> = pools.iter().filter_map(AllocationPool::of).collect();
-        let given = TunnelPools {
+        let tunnel_pools = TunnelPools {
             pools: &pools,
             node_labels: &node.metadata.labels,
             wireguard_v4: !hosts_encrypt && !node.status.wireguard_public_key.is_empty(),
@@ -119,10 +119,10 @@ async fn reconcile(
         let mut ended = Vec::new();
         let mut failure = None;
         for tunnel in MANAGED_TUNNELS {
-            let current = address(&node, tunnel);
-            let pools = given.of(tunnel);
+            let current = read_address(&node, tunnel);
+            let pools = tunnel_pools.of(tunnel);
             if pools.is_empty() {
-                set(&mut written, tunnel, None);
+                set_address(&mut written, tunnel, None);
                 ended.push((tunnel, current));
                 continue;
             }
@@ -131,7 +131,7 @@ async fn reconcile(
                     if address != current {
                         assigned.push((tunnel, address));
                     }
-                    set(&mut written, tunnel, address);
+                    set_address(&mut written, tunnel, address);
                 }
                 // Continue with the other tunnels.
                 Err(error) => failure = Some(TunnelAddressError::from(error)),
@@ -146,7 +146,7 @@ async fn reconcile(
                 }
                 Err(tortie_store::StoreError::Conflict { .. }) => continue,
                 Err(error) => {
-                    give_back(allocator, &assigned).await;
+                    release_unwritten(allocator, &assigned).await;
                     return Err(error.into());
                 }
             }
@@ -161,7 +161,7 @@ async fn reconcile(
 }
 
 /// Releases addresses that were assigned for a Node object that could not be written.
-async fn give_back(allocator: &Allocator, assigned: &[(TunnelType, Option<IpAddr>)]) {
+async fn release_unwritten(allocator: &Allocator, assigned: &[(TunnelType, Option<IpAddr>)]) {
     for (tunnel, address) in assigned {
         if let Err(error) = allocator.release_tunnel(*tunnel, *address).await {
             tracing::warn!(%error, ?tunnel, "cannot release the address of a tunnel; the next pass retries");
@@ -169,7 +169,7 @@ async fn give_back(allocator: &Allocator, assigned: &[(TunnelType, Option<IpAddr
     }
 }
 
-fn address(node: &Node, tunnel: TunnelType) -> Option<IpAddr> {
+fn read_address(node: &Node, tunnel: TunnelType) -> Option<IpAddr> {
     let spec = &node.spec;
     let text = match tunnel {
         TunnelType::Ipip => spec.bgp.as_ref().map_or("", |bgp| &bgp.ipv4_ipip_tunnel_addr),
@@ -181,7 +181,7 @@ fn address(node: &Node, tunnel: TunnelType) -> Option<IpAddr> {
     text.parse().ok()
 }
 
-fn set(node: &mut Node, tunnel: TunnelType, address: Option<IpAddr>) {
+fn set_address(node: &mut Node, tunnel: TunnelType, address: Option<IpAddr>) {
     let text = address.map(|address| address.to_string()).unwrap_or_default();
     let spec = &mut node.spec;
     match tunnel {
@@ -219,12 +219,12 @@ mod tests {
             (TunnelType::WireguardV4, "10.1.0.3"),
             (TunnelType::WireguardV6, "fd00::3"),
         ] {
-            set(&mut node, tunnel, Some(text.parse().unwrap()));
-            assert_eq!(address(&node, tunnel), Some(text.parse().unwrap()));
+            set_address(&mut node, tunnel, Some(text.parse().unwrap()));
+            assert_eq!(read_address(&node, tunnel), Some(text.parse().unwrap()));
         }
         assert_eq!(node.spec.bgp.as_ref().unwrap().ipv4_ipip_tunnel_addr, "10.1.0.1");
         for tunnel in MANAGED_TUNNELS {
-            set(&mut node, tunnel, None);
+            set_address(&mut node, tunnel, None);
         }
         assert_eq!(node, empty);
     }

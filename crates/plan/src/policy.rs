@@ -26,7 +26,7 @@ impl PolicyKind {
         matches!(self, StagedNetworkPolicy | StagedGlobalNetworkPolicy | StagedKubernetesNetworkPolicy)
     }
 
-    const ALL: [PolicyKind; 7] = [
+    pub const ALL: [PolicyKind; 7] = [
         PolicyKind::NetworkPolicy,
         PolicyKind::GlobalNetworkPolicy,
         PolicyKind::StagedNetworkPolicy,

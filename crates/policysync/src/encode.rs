@@ -56,7 +56,8 @@ pub fn encode_members<'s>(
     added: &'s [SetMember],
     removed: &'s [SetMember],
 ) -> impl Iterator<Item = Payload> + use<'s> {
-    let (mut added, mut removed) = (added.iter(), removed.iter());
+    let mut added = added.iter();
+    let mut removed = removed.iter();
     std::iter::from_fn(move || {
         let added: Vec<String> = added.by_ref().take(MAX_MEMBERS_PER_MESSAGE).map(member_text).collect();
         let space = MAX_MEMBERS_PER_MESSAGE - added.len();
@@ -179,11 +180,11 @@ pub fn encode_service_account(account: &ServiceAccountId, labels: Option<&PeerLa
 }
 
 fn encode_rules(owner: &RuleOwner, direction: PolicyDirection, rules: &[PlannedRule]) -> Vec<proto::Rule> {
-    let encode = |(position, rule)| {
+    let messages = rules.iter().enumerate().map(|(position, rule)| {
         let id = RuleId { owner: owner.clone(), direction, index: RuleIndex::at(position) };
         encode_rule(rule, &id)
-    };
-    rules.iter().enumerate().map(encode).collect()
+    });
+    messages.collect()
 }
 
 /// Returns the message of a rule. The protocol has no field for a source service with ports: a rule with one denies
@@ -194,8 +195,9 @@ pub fn encode_rule(rule: &PlannedRule, id: &RuleId) -> proto::Rule {
     if rule.action != RuleAction::Deny && source_service.is_some_and(has_ports) {
         return encode_rule(&PlannedRule::never(rule.action), id);
     }
-    let (source, destination) = (&rule.source, &rule.destination);
-    let (source_peer, destination_peer) = (source.peer.as_deref(), destination.peer.as_deref());
+    let PlannedRule { source, destination, .. } = rule;
+    let source_peer = source.peer.as_deref();
+    let destination_peer = destination.peer.as_deref();
     let ports_set = destination.service.iter().filter(|set| has_ports(set));
     proto::Rule {
         action: action_name(rule.action).to_owned(),
@@ -221,12 +223,12 @@ pub fn encode_rule(rule: &PlannedRule, id: &RuleId) -> proto::Rule {
         dst_named_port_ip_set_ids: encode_texts(&destination.named_ports),
         not_dst_named_port_ip_set_ids: encode_texts(&destination.not_named_ports),
         dst_ip_port_set_ids: ports_set.map(ToString::to_string).collect(),
-        original_src_selector: peer_text(source_peer, |peer| &peer.selector),
-        original_dst_selector: peer_text(destination_peer, |peer| &peer.selector),
-        original_src_namespace_selector: peer_text(source_peer, |peer| &peer.namespace_selector),
-        original_dst_namespace_selector: peer_text(destination_peer, |peer| &peer.namespace_selector),
-        original_not_src_selector: peer_text(source_peer, |peer| &peer.not_selector),
-        original_not_dst_selector: peer_text(destination_peer, |peer| &peer.not_selector),
+        original_src_selector: encode_peer_text(source_peer, |peer| &peer.selector),
+        original_dst_selector: encode_peer_text(destination_peer, |peer| &peer.selector),
+        original_src_namespace_selector: encode_peer_text(source_peer, |peer| &peer.namespace_selector),
+        original_dst_namespace_selector: encode_peer_text(destination_peer, |peer| &peer.namespace_selector),
+        original_not_src_selector: encode_peer_text(source_peer, |peer| &peer.not_selector),
+        original_not_dst_selector: encode_peer_text(destination_peer, |peer| &peer.not_selector),
         src_service_account_match: source_peer.and_then(encode_accounts),
         dst_service_account_match: destination_peer.and_then(encode_accounts),
         http_match: rule.http.as_deref().map(encode_http),
@@ -286,7 +288,7 @@ fn encode_type_and_code(r#type: u8, code: u8) -> proto::IcmpTypeAndCode {
     proto::IcmpTypeAndCode { r#type: r#type.into(), code: code.into() }
 }
 
-fn peer_text(peer: Option<&PeerMatch>, field: fn(&PeerMatch) -> &String) -> String {
+fn encode_peer_text(peer: Option<&PeerMatch>, field: fn(&PeerMatch) -> &String) -> String {
     peer.map(field).cloned().unwrap_or_default()
 }
 

@@ -12,16 +12,6 @@ pub const INACTIVE_STATE: &str = "inactive";
 pub const DENY_ACTION: &str = "Deny";
 pub const PASS_ACTION: &str = "Pass";
 
-const POLICY_KINDS: [PolicyKind; 7] = [
-    PolicyKind::NetworkPolicy,
-    PolicyKind::GlobalNetworkPolicy,
-    PolicyKind::StagedNetworkPolicy,
-    PolicyKind::StagedGlobalNetworkPolicy,
-    PolicyKind::StagedKubernetesNetworkPolicy,
-    PolicyKind::KubernetesNetworkPolicy,
-    PolicyKind::KubernetesClusterNetworkPolicy,
-];
-
 const PROTOCOLS: [(&str, u8); 6] =
     [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58), ("sctp", 132), ("udplite", 136)];
 
@@ -58,7 +48,7 @@ pub fn parse_protocol_name(field: &'static str, text: &str) -> Result<u8, Decode
 }
 
 pub fn parse_policy_kind(text: &str) -> Result<PolicyKind, DecodeError> {
-    let found = POLICY_KINDS.into_iter().find(|kind| kind.name() == text);
+    let found = PolicyKind::ALL.into_iter().find(|kind| kind.name() == text);
     found.ok_or_else(|| DecodeError::invalid("policy id: kind", text, "a kind of policy"))
 }
 

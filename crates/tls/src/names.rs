@@ -37,7 +37,7 @@ impl ExpectedPeerNames {
         }
         let certificate = shown.and_then(|chain| chain.first()).ok_or(PeerNameError::NoCertificate)?;
         let name = common_name(certificate);
-        let uris = uri_names(certificate);
+        let uris = list_uri_names(certificate);
         let has_name = self.common_name.is_some() && name == self.common_name;
         let has_uri = self.uri.as_ref().is_some_and(|uri| uris.contains(uri));
         if has_name || has_uri {
@@ -89,10 +89,10 @@ fn attributes(certificate: &[u8], mut attribute: impl FnMut(&[u8], &[u8])) -> Op
 }
 
 /// Returns the URIs among the subject alternative names of the certificate.
-fn uri_names(certificate: &[u8]) -> Vec<String> {
+fn list_uri_names(certificate: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     // If parsing fails midway, the names found so far are returned.
-    let _ = alternative_names(certificate, |tag, text| {
+    let _ = visit_alternative_names(certificate, |tag, text| {
         if tag == URI_TAG {
             found.extend(String::from_utf8(text.to_vec()).ok());
         }
@@ -100,7 +100,7 @@ fn uri_names(certificate: &[u8]) -> Vec<String> {
     found
 }
 
-fn alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Option<()> {
+fn visit_alternative_names(certificate: &[u8], mut name: impl FnMut(u8, &[u8])) -> Option<()> {
     let mut body = body(certificate)?;
     // Skip the subject and the public key; the optional fields follow.
     value(&mut body)?;
@@ -197,7 +197,7 @@ mod tests {
         let certificate = certificate("tortie", &["spiffe://a/b", "spiffe://c"]);
         assert_eq!(common_name(&certificate).as_deref(), Some("tortie"));
         assert_eq!(organisations(&certificate), ["cats"]);
-        assert_eq!(uri_names(&certificate), ["spiffe://a/b", "spiffe://c"]);
+        assert_eq!(list_uri_names(&certificate), ["spiffe://a/b", "spiffe://c"]);
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         fn any_bytes_are_taken_calmly(bytes: Vec<u8>) {
             let _ = common_name(&bytes);
             let _ = organisations(&bytes);
-            let _ = uri_names(&bytes);
+            let _ = list_uri_names(&bytes);
         }
     }
 }

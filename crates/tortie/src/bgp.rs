@@ -90,7 +90,7 @@ fn show<const N: usize>(
     Ok(())
 }
 
-fn text(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -102,14 +102,14 @@ fn peer(peer: &Value) -> [String; 8] {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let age = now.as_secs().saturating_sub(peer["since"].as_u64().unwrap_or_default());
     [
-        text(&peer["name"]),
-        text(&peer["address"]),
-        text(&peer["asn"]),
-        text(&peer["state"]),
+        format_value(&peer["name"]),
+        format_value(&peer["address"]),
+        format_value(&peer["asn"]),
+        format_value(&peer["state"]),
         format!("{age}s"),
-        text(&peer["received"]),
-        text(&peer["sent"]),
-        text(&peer["error"]),
+        format_value(&peer["received"]),
+        format_value(&peer["sent"]),
+        format_value(&peer["error"]),
     ]
 }
 
@@ -124,16 +124,16 @@ fn route(route: &Value) -> [String; 7] {
         ""
     };
     let [path, communities] = ["asPath", "communities"].map(|key| {
-        let items: Vec<String> = route[key].as_array().into_iter().flatten().map(text).collect();
+        let items: Vec<String> = route[key].as_array().into_iter().flatten().map(format_value).collect();
         items.join(" ")
     });
-    let from = if route["peer"].is_null() { "this node".to_owned() } else { text(&route["peer"]) };
+    let from = if route["peer"].is_null() { "this node".to_owned() } else { format_value(&route["peer"]) };
     [
         mark.to_owned(),
-        text(&route["prefix"]),
-        text(&route["nextHop"]),
+        format_value(&route["prefix"]),
+        format_value(&route["nextHop"]),
         from,
-        text(&route["localPref"]),
+        format_value(&route["localPref"]),
         path,
         communities,
     ]
@@ -145,10 +145,15 @@ fn watch(run_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
         let answer = request(run_dir, "bgp peers")?;
         let mut current = std::collections::BTreeMap::new();
         for peer in answer["peers"].as_array().into_iter().flatten() {
-            let name = text(&peer["name"]);
-            let state = text(&peer["state"]);
+            let name = format_value(&peer["name"]);
+            let state = format_value(&peer["state"]);
             if known.get(&name) != Some(&state) {
-                writeln!(out, "{name}  {}  {state}  {}", text(&peer["address"]), text(&peer["error"]))?;
+                writeln!(
+                    out,
+                    "{name}  {}  {state}  {}",
+                    format_value(&peer["address"]),
+                    format_value(&peer["error"])
+                )?;
             }
             current.insert(name, state);
         }

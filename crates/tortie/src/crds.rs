@@ -36,7 +36,7 @@ pub struct CrdsArgs {
 }
 
 pub fn print(args: &CrdsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let documents = documents(args)?;
+    let documents = select_documents(args)?;
     let Some(directory) = &args.output_dir else {
         for document in &documents {
             out.write_all(document.text.as_bytes())?;
@@ -64,11 +64,11 @@ impl CrdDocument {
     }
 }
 
-fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+fn read_string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
+fn select_documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
     let mut wanted = Vec::new();
     for word in &args.kinds {
         wanted.push(Kind::from_word(word).ok_or_else(|| tortie_ctl::unknown_kind(word))?);
@@ -85,21 +85,21 @@ fn documents(args: &CrdsArgs) -> Result<Vec<CrdDocument>, CommandError> {
     if let Some(version) = &args.admission {
         for object in &schema::admission_policies(version) {
             // A policy and its binding have the same name, so the kind is part of the file name.
-            let kind = string_at(object, "/kind").to_lowercase();
-            documents.push(CrdDocument::yaml(string_at(object, "/metadata/name"), &kind, object));
+            let kind = read_string_at(object, "/kind").to_lowercase();
+            documents.push(CrdDocument::yaml(read_string_at(object, "/metadata/name"), &kind, object));
         }
         return Ok(documents);
     }
     let mut found = Vec::new();
     for crd in if args.storage { schema::storage_crds() } else { schema::crds() } {
-        let plural = string_at(&crd, "/spec/names/plural");
+        let plural = read_string_at(&crd, "/spec/names/plural");
         let kind = match plural {
             "ipamconfigs" => Some(Kind::IPAMConfiguration),
             other => Kind::from_plural(other),
         };
         let Some(kind) = kind.filter(|kind| wanted.is_empty() || wanted.contains(kind)) else { continue };
         found.push(kind);
-        documents.push(CrdDocument::yaml(string_at(&crd, "/spec/group"), plural, &crd));
+        documents.push(CrdDocument::yaml(read_string_at(&crd, "/spec/group"), plural, &crd));
     }
     match wanted.iter().find(|kind| !found.contains(kind)) {
         Some(kind) => Err(CommandError::message(format!(
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn kinds_are_selected_by_any_name() {
-        let documents = documents(&crds(&["gnp", "IPPool"], false)).unwrap();
+        let documents = select_documents(&crds(&["gnp", "IPPool"], false)).unwrap();
         let files: Vec<_> = documents.iter().map(|d| d.file.as_str()).collect();
         assert_eq!(files, ["projectcalico.org_ippools.yaml", "projectcalico.org_globalnetworkpolicies.yaml"]);
         assert!(documents[0].text.contains("kind: CustomResourceDefinition"));
@@ -134,8 +134,8 @@ mod tests {
     #[test]
     fn every_storage_kind_has_a_definition() {
         let args = CrdsArgs { storage: true, ..crds(&[], false) };
-        let documents = documents(&args).unwrap();
-        assert_eq!(documents.len(), super::documents(&crds(&[], false)).unwrap().len());
+        let documents = select_documents(&args).unwrap();
+        assert_eq!(documents.len(), super::select_documents(&crds(&[], false)).unwrap().len());
         assert!(documents.iter().all(|document| document.file.starts_with("crd.projectcalico.org_")));
         assert!(
             documents
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn kinds_without_a_definition_say_so() {
-        let error = |args: CrdsArgs| documents(&args).err().unwrap().to_string();
+        let error = |args: CrdsArgs| select_documents(&args).err().unwrap().to_string();
         assert_eq!(
             error(crds(&["wep"], false)),
             "WorkloadEndpoint is not kept as a custom resource: there is no CRD for it"
@@ -156,7 +156,7 @@ mod tests {
             error(crds(&["ipamblcoks"], false)),
             "resource type 'ipamblcoks' is not supported; did you mean ipamblocks?"
         );
-        assert_eq!(documents(&crds(&["wep"], true)).unwrap().len(), 1);
+        assert_eq!(select_documents(&crds(&["wep"], true)).unwrap().len(), 1);
     }
 
     #[test]
@@ -173,7 +173,8 @@ mod tests {
     /// Compares a manifest with the generated text. `TORTIE_REFRESH=1` writes the file instead.
     fn is_made(name: &str, head: &str, args: &CrdsArgs) {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
-        let made: String = documents(args).unwrap().into_iter().map(|document| document.text).collect();
+        let made: String =
+            select_documents(args).unwrap().into_iter().map(|document| document.text).collect();
         let made = format!("{head}{made}");
         if std::env::var_os("TORTIE_REFRESH").is_some() {
             fs::write(&file, &made).unwrap();

@@ -100,7 +100,7 @@ fn controllers_command_line(flags: &[&str]) -> Vec<OsString> {
 type HealthCheck<'a> = (&'static str, Box<dyn Fn() -> Result<(), CommandError> + Sync + Send + 'a>);
 
 pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandError> {
-    let checks = selected_checks(args);
+    let checks = select_checks(args);
     if checks.is_empty() {
         return print_all(args, out);
     }
@@ -123,7 +123,7 @@ pub fn run(args: &HealthArgs, out: &mut dyn Write) -> Result<ExitCode, CommandEr
 }
 
 /// Returns the checks that the flags select.
-fn selected_checks(args: &HealthArgs) -> Vec<HealthCheck<'_>> {
+fn select_checks(args: &HealthArgs) -> Vec<HealthCheck<'_>> {
     let mut checks: Vec<HealthCheck<'_>> = Vec::new();
     for (asked, what, bad) in [
         (args.felix_live, "live: Felix", HealthLevel::NotLive),

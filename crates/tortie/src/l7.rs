@@ -299,16 +299,27 @@ fn wait_for<T>(asked: impl Future<Output = T>) -> io::Result<T> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(asked))
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+/// An argument that has the wrong form.
+#[derive(Clone, Debug, thiserror::Error)]
+enum ArgumentFormatError {
+    #[error("{0:?} is not an octal mode from 0 to 777")]
+    Mode(String),
+    #[error("{0:?} is not an address with or without a port")]
+    Address(String),
+}
+
+fn parse_mode(text: &str) -> Result<u32, ArgumentFormatError> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| format!("{text:?} is not an octal mode from 0 to 777"))
+    mode.ok_or_else(|| ArgumentFormatError::Mode(text.to_owned()))
 }
 
 /// Parses an address with an optional port.
-fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    let with_port = text.parse().ok();
-    let without_port = || text.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, 0));
-    with_port.or_else(without_port).ok_or_else(|| format!("{text:?} is not an address with a port"))
+fn parse_address(text: &str) -> Result<SocketAddr, ArgumentFormatError> {
+    match (text.parse::<SocketAddr>(), text.parse::<IpAddr>()) {
+        (Ok(address), _) => Ok(address),
+        (_, Ok(address)) => Ok(SocketAddr::new(address, 0)),
+        _ => Err(ArgumentFormatError::Address(text.to_owned())),
+    }
 }
 
 #[cfg(test)]

@@ -200,11 +200,11 @@ enum TortieCommand {
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = health::translate_command_line(std::env::args_os().collect());
-    let result = match called_as(&args) {
+    let result = match choose_front_end(&args) {
         // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
         FrontEnd::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
         FrontEnd::FlexVolume => return csi::run_flexvolume(&args, &mut std::io::stdout()),
-        FrontEnd::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(done)),
+        FrontEnd::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(exit_successfully)),
         FrontEnd::Tortie => parse(TortieCli::command(), &args, |tortie: TortieCli| run(tortie.command)),
     };
     match result {
@@ -215,17 +215,17 @@ fn main() -> ExitCode {
             let advice = if failure.is_permission_denied() { "; run as root" } else { "" };
             let text = format!("{failure}{advice}");
             let _ = writeln!(std::io::stderr(), "{}", escape_line_controls(&text));
-            trouble(&args)
+            choose_failure_status(&args)
         }
     }
 }
 
-fn done((): ()) -> ExitCode {
+fn exit_successfully((): ()) -> ExitCode {
     ExitCode::SUCCESS
 }
 
 /// Returns the exit status of a failure: 1, or 2 for commands where 1 is a result.
-fn trouble(args: &[OsString]) -> ExitCode {
+fn choose_failure_status(args: &[OsString]) -> ExitCode {
     match args.get(1).and_then(|word| word.to_str()) {
         Some("explain" | "diff" | "analyze") => ExitCode::from(2),
         _ => ExitCode::FAILURE,
@@ -240,7 +240,7 @@ enum FrontEnd {
 }
 
 /// Returns the front end that the program name selects.
-fn called_as(args: &[OsString]) -> FrontEnd {
+fn choose_front_end(args: &[OsString]) -> FrontEnd {
     let name = args.first().and_then(|path| Path::new(path).file_name()).and_then(|name| name.to_str());
     match name {
         Some("calicoctl") => FrontEnd::Ctl("calicoctl"),
@@ -266,11 +266,11 @@ fn parse<T: FromArgMatches>(
     match command.try_get_matches_from_mut(args).and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => run(parsed),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            Ok(done(error.print()?))
+            Ok(exit_successfully(error.print()?))
         }
         // calicoctl prints its help and succeeds if a command has only subcommands and none is given.
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && is_ctl(args) => {
-            Ok(done(write!(std::io::stdout(), "{}", error.render())?))
+            Ok(exit_successfully(write!(std::io::stdout(), "{}", error.render())?))
         }
         Err(error) => Err(CommandError::message(error.to_string().trim_end().to_owned())),
     }
@@ -278,7 +278,7 @@ fn parse<T: FromArgMatches>(
 
 /// Returns whether the command is calicoctl under one of its names.
 fn is_ctl(args: &[OsString]) -> bool {
-    match called_as(args) {
+    match choose_front_end(args) {
         FrontEnd::Ctl(_) => true,
         FrontEnd::Tortie => args.get(1).is_some_and(|word| word == "ctl"),
         FrontEnd::Plugin(_) | FrontEnd::FlexVolume => false,
@@ -366,7 +366,7 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
             Ok(())
         }
     }
-    .map(done)
+    .map(exit_successfully)
 }
 
 fn run_ctl(cli: &Cli) -> Result<(), CommandError> {
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn the_name_picks_the_front_end() {
-        let name = |path: &str| match called_as(&[OsString::from(path)]) {
+        let name = |path: &str| match choose_front_end(&[OsString::from(path)]) {
             FrontEnd::Ctl(name) => name,
             FrontEnd::Plugin(plugin) => plugin.name(),
             FrontEnd::FlexVolume => "uds",

@@ -39,16 +39,16 @@ impl RotatingLog {
     /// Rotates the files. Frees space and creates the new file first: if that fails, the existing files keep their
     /// names, except the oldest, which is removed.
     fn rotate(&mut self) -> io::Result<()> {
-        remove_file(&numbered(&self.path, MAX_ROTATED_FILES))?;
-        let new = numbered(&self.path, 0);
+        remove_file(&build_numbered_path(&self.path, MAX_ROTATED_FILES))?;
+        let new = build_numbered_path(&self.path, 0);
         let file = File::options().create(true).append(true).open(&new)?;
         for number in (1..MAX_ROTATED_FILES).rev() {
-            let older = numbered(&self.path, number);
+            let older = build_numbered_path(&self.path, number);
             if older.exists() {
-                std::fs::rename(older, numbered(&self.path, number + 1))?;
+                std::fs::rename(older, build_numbered_path(&self.path, number + 1))?;
             }
         }
-        std::fs::rename(&self.path, numbered(&self.path, 1))?;
+        std::fs::rename(&self.path, build_numbered_path(&self.path, 1))?;
         std::fs::rename(new, &self.path)?;
         self.file = file;
         self.size = 0;
@@ -58,7 +58,7 @@ impl RotatingLog {
     /// Removes the file and the rotated ones.
     pub fn remove(path: &Path) -> io::Result<()> {
         for path in std::iter::once(path.to_owned())
-            .chain((0..=MAX_ROTATED_FILES).map(|number| numbered(path, number)))
+            .chain((0..=MAX_ROTATED_FILES).map(|number| build_numbered_path(path, number)))
         {
             remove_file(&path)?;
         }
@@ -74,7 +74,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-fn numbered(path: &Path, number: usize) -> PathBuf {
+fn build_numbered_path(path: &Path, number: usize) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()

@@ -73,9 +73,11 @@ impl ProxyTrust {
 
     /// Returns the holder of a certificate chain; `None` if it is not trusted.
     pub fn identify_holder(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Option<CertificateHolder> {
-        let (end, between) = chain.split_first()?;
+        let (end, intermediates) = chain.split_first()?;
         let [is_of_proxy, is_of_client] = [&self.proxies, &self.clients].map(|verifier| {
-            verifier.as_ref().is_some_and(|verifier| verifier.verify_client_cert(end, between, now).is_ok())
+            verifier
+                .as_ref()
+                .is_some_and(|verifier| verifier.verify_client_cert(end, intermediates, now).is_ok())
         });
         let name = tortie_tls::common_name(end).unwrap_or_default();
         if is_of_proxy && (self.names.is_empty() || self.names.contains(&name)) {
@@ -89,8 +91,8 @@ impl ProxyTrust {
 
     /// Returns the user in the identity headers of the front proxy.
     pub fn read_user(&self, headers: &HeaderMap) -> Option<KubernetesUser> {
-        let name = first_value(headers, &self.user_headers)?;
-        let uid = first_value(headers, &self.uid_headers).unwrap_or_default();
+        let name = find_first_value(headers, &self.user_headers)?;
+        let uid = find_first_value(headers, &self.uid_headers).unwrap_or_default();
         let mut groups = Vec::new();
         for header in &self.group_headers {
             let values = headers.get_all(header.as_str()).iter().take(MAX_IDENTITY_HEADERS);
@@ -111,7 +113,7 @@ impl ProxyTrust {
 }
 
 /// Returns the value of the first of these headers that is present and not empty.
-fn first_value(headers: &HeaderMap, names: &[String]) -> Option<String> {
+fn find_first_value(headers: &HeaderMap, names: &[String]) -> Option<String> {
     let values = names.iter().filter_map(|name| headers.get(name.as_str())?.to_str().ok());
     values.map(str::trim).find(|value| !value.is_empty()).map(str::to_owned)
 }

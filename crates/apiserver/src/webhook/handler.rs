@@ -42,27 +42,32 @@ pub struct WebhookHandler {
 impl WebhookHandler {
     fn check_readiness(&self) -> Response<Body> {
         if *self.stopping.borrow() {
-            return plain(StatusCode::SERVICE_UNAVAILABLE, "stopping");
+            return build_plain_response(StatusCode::SERVICE_UNAVAILABLE, "stopping");
         }
         if !*self.certified.borrow() {
-            return plain(StatusCode::SERVICE_UNAVAILABLE, "no certificate yet");
+            return build_plain_response(StatusCode::SERVICE_UNAVAILABLE, "no certificate yet");
         }
         build_text_response(StatusCode::OK, "ok")
     }
 
     async fn review(&self, webhook: WebhookKind, content: Body, peer: &ConnectionPeer) -> Response<Body> {
-        // Read before the review counts against the limit: a slow sender must not take a slot from kube-apiserver.
+        // Read before the review counts against the limit: a slow sender must not occupy a slot.
         let body = match self.bodies.read(content, &peer.source.to_string()).await {
             Ok(body) => body,
             Err(error) => return self.refuse_body(error),
         };
         let Ok(_room) = self.requests.try_acquire() else {
             self.metrics.count_refused("request");
-            return plain(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
+            return build_plain_response(StatusCode::TOO_MANY_REQUESTS, "too many requests are being served");
         };
         let admission = match AdmissionRequest::parse(&body.bytes) {
             Ok(admission) => admission,
-            Err(why) => return plain(StatusCode::BAD_REQUEST, &format!("cannot parse the review: {why}")),
+            Err(why) => {
+                return build_plain_response(
+                    StatusCode::BAD_REQUEST,
+                    &format!("cannot parse the review: {why}"),
+                );
+            }
         };
         let verdict = match webhook {
             WebhookKind::TierRules => self.check_tier_rules(&admission).await,
@@ -94,7 +99,7 @@ impl WebhookHandler {
                 StatusCode::TOO_MANY_REQUESTS
             }
         };
-        plain(code, &error.to_string())
+        build_plain_response(code, &error.to_string())
     }
 
     /// Checks that the user may write policies in the tier, and in the previous tier if it changes, and that the tier
@@ -159,7 +164,7 @@ impl RequestHandler for WebhookHandler {
         // The kubelet's probes have no certificate.
         if self.needs_certificate && peer.chain.is_empty() && path != "/readyz" {
             self.metrics.count_refused("client");
-            return plain(StatusCode::UNAUTHORIZED, "a client certificate is required");
+            return build_plain_response(StatusCode::UNAUTHORIZED, "a client certificate is required");
         }
         let (name, answer) = match (&parts.method, path) {
             (&Method::POST, "/rbac") => ("rbac", self.review(WebhookKind::TierRules, content, peer).await),
@@ -169,9 +174,12 @@ impl RequestHandler for WebhookHandler {
             (&Method::GET, "/readyz") => return self.check_readiness(),
             (&Method::GET, "/metrics") => return build_metrics_response(self.metrics.encode()),
             (_, "/rbac" | "/cluster-info" | "/readyz" | "/metrics") => {
-                return plain(StatusCode::METHOD_NOT_ALLOWED, "this method is not allowed here");
+                return build_plain_response(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "this method is not allowed here",
+                );
             }
-            _ => return plain(StatusCode::NOT_FOUND, "not found"),
+            _ => return build_plain_response(StatusCode::NOT_FOUND, "not found"),
         };
         self.metrics.answered("review", name, answer.status().as_u16(), began.elapsed());
         answer
@@ -182,6 +190,6 @@ impl RequestHandler for WebhookHandler {
     }
 }
 
-fn plain(code: StatusCode, text: &str) -> Response<Body> {
+fn build_plain_response(code: StatusCode, text: &str) -> Response<Body> {
     build_text_response(code, format!("{text}\n"))
 }

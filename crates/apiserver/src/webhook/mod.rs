@@ -76,14 +76,16 @@ pub async fn serve_webhooks(
         certified: certificate.certified,
         stopping: stopping.clone(),
     };
-    let server = HttpsServer { identity: certificate.source, clients, answers: Arc::new(handler), stopping };
+    let server = HttpsServer { identity: certificate.source, clients, handler: Arc::new(handler), stopping };
     args.listen.serve_until(args.port, "webhooks", server, stop, end).await
 }
 
 /// Returns a verifier of kube-apiserver's certificate. The kubelet's probe has no certificate; the handler rejects all
 /// other requests without one.
 fn read_client_verifier(ca: &Path) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let unreadable = |reason: String| TlsError::Ca { path: ca.to_owned(), reason };
-    let pem = std::fs::read(ca).map_err(|error| unreadable(error.to_string()))?;
-    client_verifier(&pem, ClientCertificateMode::Optional).map_err(|error| unreadable(error.to_string()))
+    let verifier = match std::fs::read(ca) {
+        Ok(pem) => client_verifier(&pem, ClientCertificateMode::Optional).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    verifier.map_err(|reason| TlsError::Ca { path: ca.to_owned(), reason })
 }

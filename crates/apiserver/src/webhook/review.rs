@@ -2,7 +2,7 @@
 
 use crate::refusal::StatusError;
 use crate::request::RequestVerb;
-use crate::write::text_at;
+use crate::write::read_text_at;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tortie_model::kinds::DEFAULT_TIER;
@@ -87,7 +87,7 @@ impl AdmissionRequest {
     /// Returns the name of the object in the request, or else in the new object.
     pub fn object_name(&self) -> &str {
         match self.name.as_str() {
-            "" => text_at(&self.object, "/metadata/name"),
+            "" => read_text_at(&self.object, "/metadata/name"),
             name => name,
         }
     }
@@ -96,7 +96,7 @@ impl AdmissionRequest {
     pub fn tiers(&self) -> [Option<&str>; 2] {
         [&self.old_object, &self.object].map(|object| match object {
             Value::Null => None,
-            object => match text_at(object, "/spec/tier") {
+            object => match read_text_at(object, "/spec/tier") {
                 "" => Some(DEFAULT_TIER),
                 tier => Some(tier),
             },

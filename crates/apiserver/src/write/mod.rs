@@ -55,13 +55,13 @@ pub enum WriteOutcome {
 }
 
 impl WriteTarget<'_> {
-    fn manager<'a>(&self, by: WriteAuthor<'a>) -> FieldManager<'a> {
+    fn manager<'a>(&self, author: WriteAuthor<'a>) -> FieldManager<'a> {
         FieldManager {
-            name: by.manager,
+            name: author.manager,
             api_version: API_VERSION,
             subresource: if self.is_status { "status" } else { "" },
             reset: self.served.reset_fields(self.is_status),
-            now: by.now,
+            now: author.now,
         }
     }
 
@@ -73,35 +73,35 @@ impl WriteTarget<'_> {
 
 /// Prepares a new object.
 pub fn prepare_create(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     mut submitted: Value,
-    by: WriteAuthor<'_>,
+    author: WriteAuthor<'_>,
 ) -> Result<PreparedWrite, StatusError> {
-    complete_identity(place, &mut submitted)?;
-    if !text_at(&submitted, "/metadata/resourceVersion").is_empty() {
+    complete_identity(target, &mut submitted)?;
+    if !read_text_at(&submitted, "/metadata/resourceVersion").is_empty() {
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let managed = managed_before(&submitted, None);
-    let (mut new, warnings) = decode_submitted(place, submitted, None, by.validation)?;
+    let managed = read_managed_fields(&submitted, None);
+    let (mut new, warnings) = decode_submitted(target, submitted, None, author.validation)?;
     clear_managed(&mut new);
     let managed = tortie_apply::update(
-        place.served.merge_schema(),
-        &place.empty_object(),
+        target.served.merge_schema(),
+        &target.empty_object(),
         &new,
         managed,
-        place.manager(by),
+        target.manager(author),
     );
-    finish_created(place, new, &managed, warnings)
+    finish_created(target, new, &managed, warnings)
 }
 
 fn finish_created(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     mut new: Value,
     managed: &ManagedFields,
     warnings: Vec<String>,
 ) -> Result<PreparedWrite, StatusError> {
-    if place.served.has_status() {
-        remove(&mut new, "status");
+    if target.served.has_status() {
+        remove_field(&mut new, "status");
     }
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
         for field in SERVER_SET_METADATA {
@@ -110,37 +110,38 @@ fn finish_created(
         metadata.insert("generation".into(), 1.into());
         metadata.insert("managedFields".into(), managed.encode().into());
     }
-    Ok(PreparedWrite { resource: stored(place.served, new)?, warnings })
+    Ok(PreparedWrite { resource: convert_to_resource(target.served, new)?, warnings })
 }
 
 /// Computes the live object after an update or a patch. With `must_name_version`, a request without a resourceVersion
 /// is rejected, because the version that it is based on is unknown.
 pub fn prepare_update(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     live: &Value,
     mut submitted: Value,
-    by: WriteAuthor<'_>,
+    author: WriteAuthor<'_>,
     must_name_version: bool,
 ) -> Result<WriteOutcome, StatusError> {
-    let live = &without_empty_status(live);
-    complete_identity(place, &mut submitted)?;
-    check_version(place, live, &submitted, must_name_version)?;
-    let managed = managed_before(&submitted, Some((live, place.is_status)));
-    let (mut new, warnings) = decode_submitted(place, submitted, Some(live), by.validation)?;
+    let live = &strip_empty_status(live);
+    complete_identity(target, &mut submitted)?;
+    check_version(target, live, &submitted, must_name_version)?;
+    let managed = read_managed_fields(&submitted, Some((live, target.is_status)));
+    let (mut new, warnings) = decode_submitted(target, submitted, Some(live), author.validation)?;
     clear_managed(&mut new);
-    let managed = tortie_apply::update(place.served.merge_schema(), live, &new, managed, place.manager(by));
-    finish_updated(place, live, new, &managed, warnings)
+    let managed =
+        tortie_apply::update(target.served.merge_schema(), live, &new, managed, target.manager(author));
+    finish_updated(target, live, new, &managed, warnings)
 }
 
 /// Computes the object after a server-side apply; a new one if there is no live object.
 pub fn prepare_apply(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     live: Option<&Value>,
     mut config: Value,
-    by: WriteAuthor<'_>,
+    author: WriteAuthor<'_>,
     force: bool,
 ) -> Result<WriteOutcome, StatusError> {
-    let version = text_at(&config, "/apiVersion");
+    let version = read_text_at(&config, "/apiVersion");
     if version != API_VERSION {
         return Err(StatusError::bad_request(format!(
             "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {API_VERSION}"
@@ -149,41 +150,47 @@ pub fn prepare_apply(
     if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
         return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
-    if by.manager.is_empty() {
+    if author.manager.is_empty() {
         return Err(StatusError::unprocessable(
             "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
         ));
     }
-    complete_identity(place, &mut config)?;
-    let nothing = place.empty_object();
-    let live = live.map(without_empty_status);
+    complete_identity(target, &mut config)?;
+    let nothing = target.empty_object();
+    let live = live.map(strip_empty_status);
     let live = live.as_ref();
     match live {
-        Some(live) => check_version(place, live, &config, false)?,
-        None if place.is_status => return Err(StatusError::not_found(place.served, place.name)),
-        None if !text_at(&config, "/metadata/uid").is_empty() => {
+        Some(live) => check_version(target, live, &config, false)?,
+        None if target.is_status => return Err(StatusError::not_found(target.served, target.name)),
+        None if !read_text_at(&config, "/metadata/uid").is_empty() => {
             return Err(StatusError::conflict(
-                place.served,
-                place.name,
+                target.served,
+                target.name,
                 "uid mismatch: there is no such object",
             ));
         }
         None => {}
     }
-    let managed = managed_before(&nothing, live.map(|live| (live, true)));
+    let managed = read_managed_fields(&nothing, live.map(|live| (live, true)));
     let before = live.unwrap_or(&nothing);
-    let outcome =
-        tortie_apply::apply(place.served.merge_schema(), before, &config, managed, place.manager(by), force);
-    let applied = outcome.map_err(|error| refused(&error))?;
-    let (mut new, warnings) = decode_submitted(place, applied.object, live, FieldValidation::Ignore)?;
+    let outcome = tortie_apply::apply(
+        target.served.merge_schema(),
+        before,
+        &config,
+        managed,
+        target.manager(author),
+        force,
+    );
+    let applied = outcome.map_err(|error| convert_apply_error(&error))?;
+    let (mut new, warnings) = decode_submitted(target, applied.object, live, FieldValidation::Ignore)?;
     clear_managed(&mut new);
     match live {
-        Some(live) => finish_updated(place, live, new, &applied.managed, warnings),
-        None => finish_created(place, new, &applied.managed, warnings).map(WriteOutcome::Changed),
+        Some(live) => finish_updated(target, live, new, &applied.managed, warnings),
+        None => finish_created(target, new, &applied.managed, warnings).map(WriteOutcome::Changed),
     }
 }
 
-fn refused(error: &ApplyError) -> StatusError {
+fn convert_apply_error(error: &ApplyError) -> StatusError {
     match error {
         ApplyError::Shape(_) => StatusError::bad_request(error.to_string()),
         ApplyError::Conflicts(conflicts) => {
@@ -199,20 +206,20 @@ fn refused(error: &ApplyError) -> StatusError {
 
 /// Restores the parts of `new` that a write to this target cannot change.
 fn finish_updated(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     live: &Value,
     mut new: Value,
     managed: &ManagedFields,
     warnings: Vec<String>,
 ) -> Result<WriteOutcome, StatusError> {
-    if place.is_status {
+    if target.is_status {
         let status = new.get("status").cloned();
         new = live.clone();
-        put(&mut new, "status", status);
-    } else if place.served.has_status() {
-        put(&mut new, "status", live.get("status").cloned());
+        replace_field(&mut new, "status", status);
+    } else if target.served.has_status() {
+        replace_field(&mut new, "status", live.get("status").cloned());
     }
-    let changed = !equal(&without_metadata(live), &without_metadata(&new));
+    let changed = !equal(&strip_metadata(live), &strip_metadata(&new));
     let own = live.get("metadata").cloned().unwrap_or_default();
     if let Some(Value::Object(metadata)) = new.get_mut("metadata") {
         for field in SERVER_SET_METADATA {
@@ -231,54 +238,54 @@ fn finish_updated(
             metadata.insert("managedFields".into(), managed.encode().into());
         }
     }
-    if equal(&without_times(live), &without_times(&new)) {
+    if equal(&strip_managed_times(live), &strip_managed_times(&new)) {
         return Ok(WriteOutcome::Same);
     }
     if own.get("deletionTimestamp").is_some() {
-        let before: HashSet<String> = finalizers(live).into_iter().collect();
-        let after = finalizers(&new);
+        let before: HashSet<String> = read_finalizers(live).into_iter().collect();
+        let after = read_finalizers(&new);
         if let Some(added) = after.iter().find(|name| !before.contains(*name)) {
             let why = "no new finalizers can be added if the object is being deleted";
             let cause = StatusCause::invalid("metadata.finalizers", added, why);
-            return Err(StatusError::invalid(place.served, place.name, vec![cause]));
+            return Err(StatusError::invalid(target.served, target.name, vec![cause]));
         }
         if after.is_empty() {
             return Ok(WriteOutcome::Gone);
         }
     }
-    Ok(WriteOutcome::Changed(PreparedWrite { resource: stored(place.served, new)?, warnings }))
+    Ok(WriteOutcome::Changed(PreparedWrite { resource: convert_to_resource(target.served, new)?, warnings }))
 }
 
-pub fn finalizers(object: &Value) -> Vec<String> {
+pub fn read_finalizers(object: &Value) -> Vec<String> {
     let listed = object.pointer("/metadata/finalizers").and_then(Value::as_array);
     listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Returns the object without metadata and status.
-fn without_metadata(object: &Value) -> Value {
+fn strip_metadata(object: &Value) -> Value {
     let mut wanted = object.clone();
-    remove(&mut wanted, "metadata");
-    remove(&mut wanted, "status");
+    remove_field(&mut wanted, "metadata");
+    remove_field(&mut wanted, "status");
     wanted
 }
 
 /// Removes the timestamps of managed fields, which alone are not a change.
-fn without_times(object: &Value) -> Value {
+fn strip_managed_times(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(Value::Array(entries)) = object.pointer_mut("/metadata/managedFields") {
         for entry in entries {
-            remove(entry, "time");
+            remove_field(entry, "time");
         }
     }
     object
 }
 
 /// Checks that kind, version, name and namespace match the path, and fills in missing ones.
-fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), StatusError> {
-    let kind = place.served.kind;
+fn complete_identity(target: WriteTarget<'_>, object: &mut Value) -> Result<(), StatusError> {
+    let kind = target.served.kind;
     for (field, expected, what) in [("apiVersion", API_VERSION, "API version"), ("kind", kind.name(), "kind")]
     {
-        match text_at(object, &format!("/{field}")) {
+        match read_text_at(object, &format!("/{field}")) {
             "" => object[field] = expected.into(),
             given if given == expected => {}
             given => {
@@ -293,25 +300,25 @@ fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), S
         None | Some(Value::Null) => object["metadata"] = Value::Object(Map::new()),
         Some(_) => return Err(StatusError::bad_request("metadata is not an object")),
     }
-    let namespace = text_at(object, "/metadata/namespace");
+    let namespace = read_text_at(object, "/metadata/namespace");
     if kind.is_namespaced() && namespace.is_empty() {
-        object["metadata"]["namespace"] = place.namespace.into();
-    } else if kind.is_namespaced() && namespace != place.namespace {
+        object["metadata"]["namespace"] = target.namespace.into();
+    } else if kind.is_namespaced() && namespace != target.namespace {
         return Err(StatusError::bad_request(format!(
             "the namespace of the provided object does not match the namespace sent on the request ({namespace:?}, {:?})",
-            place.namespace
+            target.namespace
         )));
     }
-    if place.name.is_empty() {
+    if target.name.is_empty() {
         return Ok(());
     }
-    match text_at(object, "/metadata/name") {
-        "" => object["metadata"]["name"] = place.name.into(),
-        given if given == place.name => {}
+    match read_text_at(object, "/metadata/name") {
+        "" => object["metadata"]["name"] = target.name.into(),
+        given if given == target.name => {}
         given => {
             return Err(StatusError::bad_request(format!(
                 "the name of the object ({given}) does not match the name on the URL ({})",
-                place.name
+                target.name
             )));
         }
     }
@@ -319,48 +326,48 @@ fn complete_identity(place: WriteTarget<'_>, object: &mut Value) -> Result<(), S
 }
 
 fn check_version(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     live: &Value,
     submitted: &Value,
     must_be_named: bool,
 ) -> Result<(), StatusError> {
-    let uid = text_at(submitted, "/metadata/uid");
-    let live_uid = text_at(live, "/metadata/uid");
+    let uid = read_text_at(submitted, "/metadata/uid");
+    let live_uid = read_text_at(live, "/metadata/uid");
     if !uid.is_empty() && uid != live_uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {live_uid}");
-        return Err(StatusError::conflict(place.served, place.name, &why));
+        return Err(StatusError::conflict(target.served, target.name, &why));
     }
-    match text_at(submitted, "/metadata/resourceVersion") {
+    match read_text_at(submitted, "/metadata/resourceVersion") {
         "" if must_be_named => {
             let cause =
                 StatusCause::invalid("metadata.resourceVersion", "0", "must be specified for an update");
-            Err(StatusError::invalid(place.served, place.name, vec![cause]))
+            Err(StatusError::invalid(target.served, target.name, vec![cause]))
         }
         "" => Ok(()),
-        given if given == text_at(live, "/metadata/resourceVersion") => Ok(()),
-        _ => Err(StatusError::modified(place.served, place.name)),
+        given if given == read_text_at(live, "/metadata/resourceVersion") => Ok(()),
+        _ => Err(StatusError::modified(target.served, target.name)),
     }
 }
 
 /// Decodes the object through the types, sets defaults, and returns warnings about unknown fields.
 fn decode_submitted(
-    place: WriteTarget<'_>,
+    target: WriteTarget<'_>,
     submitted: Value,
     live: Option<&Value>,
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), StatusError> {
-    let name = text_at(&submitted, "/metadata/name").to_owned();
-    let kind = place.served.kind;
+    let name = read_text_at(&submitted, "/metadata/name").to_owned();
+    let kind = target.served.kind;
     let (mut resource, mut unknown) = Resource::from_user_tolerant(submitted.clone())
-        .map_err(|error| refuse_undecodable(place.served, &name, error))?;
+        .map_err(|error| refuse_undecodable(target.served, &name, error))?;
     if let (Some(live), false) = (live, unknown.is_empty()) {
         // Unknown fields stored by a newer version are kept unless the request removes them.
         let (_, kept) = Resource::from_user_tolerant(live.clone())
-            .map_err(|error| refuse_undecodable(place.served, &name, error))?;
+            .map_err(|error| refuse_undecodable(target.served, &name, error))?;
         let kept: HashSet<&String> = kept.iter().collect();
         if unknown.iter().all(|field| kept.contains(field)) {
             resource = Resource::from_store(kind, submitted)
-                .map_err(|error| refuse_undecodable(place.served, &name, error))?;
+                .map_err(|error| refuse_undecodable(target.served, &name, error))?;
             unknown.clear();
         }
     }
@@ -373,7 +380,7 @@ fn decode_submitted(
     }
     resource.set_defaults();
     let warnings = if validation == FieldValidation::Ignore { Vec::new() } else { warnings };
-    Ok((without_empty_status(&resource.to_value()), warnings))
+    Ok((strip_empty_status(&resource.to_value()), warnings))
 }
 
 fn refuse_undecodable(served: ServedKind, name: &str, error: DecodeError) -> StatusError {
@@ -387,23 +394,23 @@ fn refuse_undecodable(served: ServedKind, name: &str, error: DecodeError) -> Sta
 }
 
 /// Removes an empty status, which some kinds serialize and which is equivalent to none.
-fn without_empty_status(object: &Value) -> Value {
+fn strip_empty_status(object: &Value) -> Value {
     let mut object = object.clone();
     if object.get("status").and_then(Value::as_object).is_some_and(Map::is_empty) {
-        remove(&mut object, "status");
+        remove_field(&mut object, "status");
     }
     object
 }
 
-fn stored(served: ServedKind, object: Value) -> Result<Resource, StatusError> {
+fn convert_to_resource(served: ServedKind, object: Value) -> Result<Resource, StatusError> {
     Resource::from_store(served.kind, object).map_err(|error| StatusError::internal(error.to_string()))
 }
 
 /// Returns the managed fields before a write. Submitted ones take precedence, so that they can be corrected, except
 /// through a subresource; an empty list resets them all.
-fn managed_before(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
+fn read_managed_fields(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFields {
     let only_live = live.is_some_and(|(_, only_live)| only_live);
-    if let Some(entries) = managed_entries(submitted).filter(|_| !only_live) {
+    if let Some(entries) = find_managed_entries(submitted).filter(|_| !only_live) {
         if entries.is_empty() || entries == [json!({})] {
             return ManagedFields::default();
         }
@@ -413,34 +420,34 @@ fn managed_before(submitted: &Value, live: Option<(&Value, bool)>) -> ManagedFie
             return managed;
         }
     }
-    let entries = live.and_then(|(live, _)| managed_entries(live)).unwrap_or_default();
+    let entries = live.and_then(|(live, _)| find_managed_entries(live)).unwrap_or_default();
     ManagedFields::decode(entries).unwrap_or_default()
 }
 
-fn managed_entries(object: &Value) -> Option<&[Value]> {
+fn find_managed_entries(object: &Value) -> Option<&[Value]> {
     object.pointer("/metadata/managedFields").and_then(Value::as_array).map(Vec::as_slice)
 }
 
 fn clear_managed(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata") {
-        remove(metadata, "managedFields");
+        remove_field(metadata, "managedFields");
     }
 }
 
-pub fn text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub fn read_text_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn remove(object: &mut Value, field: &str) {
+fn remove_field(object: &mut Value, field: &str) {
     if let Value::Object(fields) = object {
         fields.shift_remove(field);
     }
 }
 
-fn put(object: &mut Value, field: &str, value: Option<Value>) {
+fn replace_field(object: &mut Value, field: &str, value: Option<Value>) {
     match value {
         Some(value) => object[field] = value,
-        None => remove(object, field),
+        None => remove_field(object, field),
     }
 }
 

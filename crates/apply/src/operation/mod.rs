@@ -146,7 +146,7 @@ pub fn apply(
     let mut outcome = try_apply(shape, live, config, managed.clone(), by, force);
     if let Err(ApplyError::Conflicts(conflicts)) = &mut outcome
         && by.name == KUBECTL_MANAGER
-        && let Some(own) = last_applied(shape, live, by.api_version)
+        && let Some(own) = read_last_applied(shape, live, by.api_version)
     {
         conflicts.retain(|conflict| !own.contains(&conflict.path.0));
         if conflicts.is_empty() {
@@ -246,8 +246,8 @@ fn remove_or_empty(shape: &MergeSchema, value: &Value, fields: &FieldSet) -> Val
 }
 
 /// Returns the fields that client-side apply set and no client has changed since.
-fn last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<FieldSet> {
-    let text = last_applied_text(live)?;
+fn read_last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<FieldSet> {
+    let text = find_last_applied_text(live)?;
     let config: Value = serde_json::from_str(text).ok()?;
     if config.get("apiVersion")?.as_str()? != api_version || validate(shape, &config).is_err() {
         return None;
@@ -257,7 +257,7 @@ fn last_applied(shape: &MergeSchema, live: &Value, api_version: &str) -> Option<
     Some(set.difference(&changes.modified).difference(&changes.added).difference(&changes.removed))
 }
 
-fn last_applied_text(object: &Value) -> Option<&str> {
+fn find_last_applied_text(object: &Value) -> Option<&str> {
     object
         .get("metadata")?
         .get("annotations")?
@@ -268,7 +268,7 @@ fn last_applied_text(object: &Value) -> Option<&str> {
 
 /// Updates the annotation of client-side apply, so that the client can return to it.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
-    if last_applied_text(object).is_none() {
+    if find_last_applied_text(object).is_none() {
         return;
     }
     let mut config = config.clone();

@@ -60,7 +60,7 @@ pub fn apply_merge_patch(object: &Value, patch: &Value) -> Result<Value, Bounded
 
 /// Returns whether a value has at most `limit` bytes as JSON.
 pub fn fits_json(value: &Value, limit: usize) -> bool {
-    json_size(value, limit).is_some()
+    measure_json(value, limit).is_some()
 }
 
 /// Cost that the remaining operations of a patch may cause.
@@ -92,7 +92,7 @@ impl PatchBudget {
                 self.shift(object, &copy.path)?;
                 let Some(value) = object.pointer(copy.from.as_str()) else { return Ok(()) };
                 self.place(value, &copy.path)?;
-                let size = json_size(value, self.copied).ok_or(BoundedPatchError::CopiesTooLarge)?;
+                let size = measure_json(value, self.copied).ok_or(BoundedPatchError::CopiesTooLarge)?;
                 self.copied -= size;
                 Ok(())
             }
@@ -138,7 +138,7 @@ impl PatchBudget {
 }
 
 /// Returns the size of a value as JSON, or `None` if it is more than `limit`.
-fn json_size(value: &Value, limit: usize) -> Option<usize> {
+fn measure_json(value: &Value, limit: usize) -> Option<usize> {
     let mut counter = ByteCounter { left: limit };
     // Writing a value fails only when the counter is exhausted.
     serde_json::to_writer(&mut counter, value).ok()?;

@@ -47,12 +47,12 @@ impl BirdControl {
 
     /// Checks whether BIRD accepts a file as its configuration.
     pub async fn check(&self, file: &Path) -> Result<(), ControlError> {
-        self.ask(&format!("configure check {}", quoted(file)?)).await.map(drop)
+        self.ask(&format!("configure check {}", quote_path(file)?)).await.map(drop)
     }
 
     /// Makes BIRD load a file as its configuration. Sessions that are unchanged continue undisturbed.
     pub async fn configure(&self, file: &Path) -> Result<(), ControlError> {
-        self.ask(&format!("configure {}", quoted(file)?)).await.map(drop)
+        self.ask(&format!("configure {}", quote_path(file)?)).await.map(drop)
     }
 
     /// Returns when BIRD was started.
@@ -114,8 +114,8 @@ impl BirdControl {
                 return Err(ControlError::Unreadable("it ends too early, or is over 64 MiB".to_owned()));
             }
             let text = String::from_utf8_lossy(&bytes);
-            let (line, last) =
-                ReplyLine::parse(text.trim_end_matches('\n'), lines.last().map_or(0, |line| line.code))?;
+            let previous_code = lines.last().map_or(0, |line| line.code);
+            let (line, last) = ReplyLine::parse(text.trim_end_matches('\n'), previous_code)?;
             lines.push(line);
             if last {
                 return Ok(lines);
@@ -124,7 +124,7 @@ impl BirdControl {
     }
 }
 
-fn quoted(file: &Path) -> Result<String, ControlError> {
+fn quote_path(file: &Path) -> Result<String, ControlError> {
     match file.to_str() {
         Some(text) if !text.contains(['"', '\n']) => Ok(format!("\"{text}\"")),
         _ => Err(ControlError::Refused(format!("{} cannot be named in a command", file.display()))),

@@ -34,7 +34,7 @@ impl BirdFilterDirection {
     }
 }
 
-fn rules(filter: &BgpFilter, direction: BirdFilterDirection, family: BgpFamily) -> &[BgpFilterRule] {
+fn select_rules(filter: &BgpFilter, direction: BirdFilterDirection, family: BgpFamily) -> &[BgpFilterRule] {
     match (direction, family) {
         (BirdFilterDirection::Import, BgpFamily::V4) => &filter.import_v4,
         (BirdFilterDirection::Import, BgpFamily::V6) => &filter.import_v6,
@@ -44,7 +44,7 @@ fn rules(filter: &BgpFilter, direction: BirdFilterDirection, family: BgpFamily) 
 }
 
 /// Returns the name of a function in quotes, which names with dashes require.
-fn function(filter: &str, direction: BirdFilterDirection, family: BgpFamily) -> String {
+fn quote_function_name(filter: &str, direction: BirdFilterDirection, family: BgpFamily) -> String {
     let short = if filter.len() <= MAX_FILTER_NAME_LENGTH {
         filter.to_owned()
     } else {
@@ -65,12 +65,12 @@ pub(super) fn define(name: &str, filter: &BgpFilter) -> String {
     let mut text = String::new();
     for direction in BirdFilterDirection::ALL {
         for family in BgpFamily::ALL {
-            let rules = rules(filter, direction, family);
+            let rules = select_rules(filter, direction, family);
             if rules.is_empty() {
                 continue;
             }
-            text += &format!("function {}(bool same_as)\n{{\n", function(name, direction, family));
-            rules.iter().for_each(|rule| text += &statement(rule));
+            text += &format!("function {}(bool same_as)\n{{\n", quote_function_name(name, direction, family));
+            rules.iter().for_each(|rule| text += &render_statement(rule));
             text += "}\n";
         }
     }
@@ -85,21 +85,21 @@ pub(super) fn call(
     family: BgpFamily,
     same_as: bool,
 ) -> String {
-    match rules(filter, direction, family) {
+    match select_rules(filter, direction, family) {
         [] => String::new(),
-        _ => format!("{}({same_as}); ", function(name, direction, family)),
+        _ => format!("{}({same_as}); ", quote_function_name(name, direction, family)),
     }
 }
 
-fn statement(rule: &BgpFilterRule) -> String {
+fn render_statement(rule: &BgpFilterRule) -> String {
     let verdict = if rule.accept { "accept" } else { "reject" };
-    let operations: String = rule.operations.iter().map(operation).collect();
-    format!("  if {} then {{ {operations}{verdict}; }}\n", conditions(rule).join(" && "))
+    let operations: String = rule.operations.iter().map(render_operation).collect();
+    format!("  if {} then {{ {operations}{verdict}; }}\n", render_conditions(rule).join(" && "))
 }
 
-fn conditions(rule: &BgpFilterRule) -> Vec<String> {
+fn render_conditions(rule: &BgpFilterRule) -> Vec<String> {
     let mut all = vec!["true".to_owned()];
-    all.extend(rule.prefix.map(|wanted| prefix(&wanted)));
+    all.extend(rule.prefix.map(|wanted| render_prefix(&wanted)));
     all.extend(rule.learnt.then(|| "source = RTS_BGP".to_owned()));
     all.extend(rule.interface.as_ref().map(|pattern| format!("ifname ~ \"{pattern}\"")));
     all.extend(rule.internal.map(|internal| format!("same_as = {internal}")));
@@ -115,7 +115,7 @@ fn conditions(rule: &BgpFilterRule) -> Vec<String> {
 }
 
 /// Renders a prefix condition. A length range is part of the condition and is negated with it.
-fn prefix(wanted: &FilterPrefix) -> String {
+fn render_prefix(wanted: &FilterPrefix) -> String {
     let net = wanted.net.trunc();
     let (exact, negated) = match wanted.operator {
         FilterPrefixOperator::In => (false, false),
@@ -141,7 +141,7 @@ pub(super) fn beneath(net: &IpNet) -> String {
     format!("{}+", net.trunc())
 }
 
-fn operation(operation: &FilterOperation) -> String {
+fn render_operation(operation: &FilterOperation) -> String {
     match operation {
         FilterOperation::AddCommunity(community) => add(*community),
         // Every call prepends in front of the existing path, so the order is reversed.
@@ -173,11 +173,11 @@ mod tests {
     fn long_names_are_cut_like_the_reference() {
         let name = "export-only-loadbalancer-addresses-to-datacenter-core-routers";
         assert_eq!(
-            function(name, BirdFilterDirection::Export, BgpFamily::V4),
+            quote_function_name(name, BirdFilterDirection::Export, BgpFamily::V4),
             "'bgp_export-only-loadbalancer-add_A20F21A2FAF542EF_exportFilterV4'"
         );
         let longest = "x".repeat(45);
-        let whole = function(&longest, BirdFilterDirection::Import, BgpFamily::V6);
+        let whole = quote_function_name(&longest, BirdFilterDirection::Import, BgpFamily::V6);
         assert_eq!(whole, format!("'bgp_{longest}_importFilterV6'"));
         assert_eq!(whole.len(), 64 + 2);
     }

@@ -24,17 +24,17 @@ pub(super) fn define(bgp: &BgpConfig, family: BgpFamily) -> String {
         BgpFamily::V6 => bgp.export.priority_v6,
     };
     [
-        priority(normal, family),
+        render_priority(normal, family),
         export(bgp, normal, family),
         import(normal, family),
-        kernel(bgp, normal, family),
+        render_kernel(bgp, normal, family),
     ]
     .concat()
 }
 
 /// Sets the local preference of a route that was received without one from its metric. The kernel reports 0 for "no
 /// metric".
-fn priority(normal: u32, family: BgpFamily) -> String {
+fn render_priority(normal: u32, family: BgpFamily) -> String {
     format!(
         "function calico_priority_{family}()
 {{
@@ -52,27 +52,27 @@ fn export(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     let export = &bgp.export;
     let mut text =
         format!("function calico_export_to_bgp_peers_{family}(bool same_as; bool takes_over)\n{{\n");
-    text += &inside(&export.silent_pools, family, "reject;");
+    text += &render_network_condition(&export.silent_pools, family, "reject;");
     text +=
         "  if same_as && (ifname ~ \"*.cali\" || ifname ~ \"*.calico\" || ifname ~ \"tunl0\") then reject;\n";
     text += "  if ifname ~ \"bpf*.cali\" then reject;\n";
     for (net, values) in &export.communities {
         let changes: String = values.iter().map(|value| add(*value)).collect();
-        text += &inside(std::slice::from_ref(net), family, &format!("{{ {changes}}}"));
+        text += &render_network_condition(std::slice::from_ref(net), family, &format!("{{ {changes}}}"));
     }
     let blocks: Vec<IpNet> =
         export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
-    text += &when(&blocks, family, ToString::to_string, "accept;");
+    text += &render_condition(&blocks, family, ToString::to_string, "accept;");
     // A more specific route, to a single address, exists while a workload migrates to or from this node.
     let migrating =
         format!("{{ if bgp_local_pref > {} then accept; reject; }}", MAX_LOCAL_PREF.saturating_sub(normal));
-    text += &inside(&blocks, family, &migrating);
+    text += &render_network_condition(&blocks, family, &migrating);
     let services: Vec<IpNet> = export.service_routes().collect();
-    text += &when(&services, family, ToString::to_string, "if source = RTS_STATIC then accept;");
-    text += &inside(&export.reflected, family, "accept;");
+    text += &render_condition(&services, family, ToString::to_string, "if source = RTS_STATIC then accept;");
+    text += &render_network_condition(&export.reflected, family, "accept;");
     let of_others = "if source = RTS_BGP then { if takes_over then reject; accept; }";
-    text += &inside(&export.services, family, of_others);
-    text += &inside(&export.pools, family, "accept;");
+    text += &render_network_condition(&export.services, family, of_others);
+    text += &render_network_condition(&export.pools, family, "accept;");
     text + "  reject;\n}\n"
 }
 
@@ -91,13 +91,18 @@ fn import(normal: u32, family: BgpFamily) -> String {
 
 /// Renders the export filter of the kernel protocol. Every route gets a metric, so that the kernel routes are the
 /// same whether BIRD or our own speaker installs them.
-fn kernel(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
+fn render_kernel(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     // BIRD 2 would also write the networks of the host's own links, which belong to the kernel.
     let own = "  if source = RTS_DEVICE then reject;\n";
     let mut text = format!("filter calico_kernel_programming_{family}\n{{\n{own}");
-    text += &inside(&bgp.install.never, family, "reject;");
+    text += &render_network_condition(&bgp.install.never, family, "reject;");
     // A blackhole route in BIRD's table would also blackhole the address on this node.
-    text += &when(&single(&bgp.export), family, ToString::to_string, "if source = RTS_STATIC then reject;");
+    text += &render_condition(
+        &list_service_prefixes(&bgp.export),
+        family,
+        ToString::to_string,
+        "if source = RTS_STATIC then reject;",
+    );
     text += &format!(
         "  krt_metric = {normal};
   if source = RTS_BGP && defined(bgp_local_pref) then {{
@@ -110,23 +115,28 @@ fn kernel(bgp: &BgpConfig, normal: u32, family: BgpFamily) -> String {
     pools.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
     for (net, routes) in &pools {
         let verdict = if *routes == PoolRoutes::OfOthers { "reject;" } else { "accept;" };
-        text += &inside(std::slice::from_ref(net), family, verdict);
+        text += &render_network_condition(std::slice::from_ref(net), family, verdict);
     }
     text + "  accept;\n}\n"
 }
 
 /// Returns the service addresses as host prefixes.
-fn single(export: &BgpExport) -> Vec<IpNet> {
+fn list_service_prefixes(export: &BgpExport) -> Vec<IpNet> {
     export.service_addresses.iter().map(|address| IpNet::from(*address)).collect()
 }
 
-fn inside(nets: &[IpNet], family: BgpFamily, then: &str) -> String {
-    when(nets, family, beneath, then)
+fn render_network_condition(nets: &[IpNet], family: BgpFamily, then: &str) -> String {
+    render_condition(nets, family, beneath, then)
 }
 
 /// Renders a condition on a set of networks. BIRD has no empty sets: without a network of the family there is no
 /// statement.
-fn when(nets: &[IpNet], family: BgpFamily, pattern: impl Fn(&IpNet) -> String, then: &str) -> String {
+fn render_condition(
+    nets: &[IpNet],
+    family: BgpFamily,
+    pattern: impl Fn(&IpNet) -> String,
+    then: &str,
+) -> String {
     let nets: Vec<String> =
         nets.iter().filter(|net| BgpFamily::of(net.addr()) == family).map(pattern).collect();
     if nets.is_empty() {

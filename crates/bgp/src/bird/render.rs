@@ -29,7 +29,7 @@ pub fn render<E: Display>(
     bgp: &BgpConfig,
     password: impl Fn(&PasswordReference) -> Result<String, E>,
 ) -> Option<BirdConfig> {
-    let mut text = head(bgp, &bgp.router_id?.to_string());
+    let mut text = render_head(bgp, &bgp.router_id?.to_string());
     for (family, number) in [(BgpFamily::V4, 1), (BgpFamily::V6, 2)] {
         text += &policy::define(bgp, family);
         text += &format!(
@@ -39,7 +39,7 @@ pub fn render<E: Display>(
 }}
 "
         );
-        text += &originated(bgp, family, number);
+        text += &render_originated(bgp, family, number);
     }
     bgp.filters.iter().for_each(|(name, filter)| text += &filters::define(name, filter));
     text += &format!(
@@ -59,15 +59,15 @@ pub fn render<E: Display>(
                 continue;
             }
         };
-        match refusal(session, password.as_deref()) {
+        match find_refusal(session, password.as_deref()) {
             Some(reason) => skipped.push(format!("session {name} is left out: {reason}")),
-            None => text += &self::session(bgp, name, session, password.as_deref()),
+            None => text += &self::render_session(bgp, name, session, password.as_deref()),
         }
     }
     Some(BirdConfig { text, skipped })
 }
 
-fn head(bgp: &BgpConfig, router_id: &str) -> String {
+fn render_head(bgp: &BgpConfig, router_id: &str) -> String {
     let ignored: String = bgp.ignored_interfaces.iter().map(|pattern| format!("-\"{pattern}\", ")).collect();
     let debug = match bgp.log_severity {
         BgpLogSeverity::Debug => "debug protocols all;\n",
@@ -90,7 +90,7 @@ protocol direct direct1 {{ ipv4; ipv6; interface {ignored}-\"cali*\", -\"kube-ip
 
 /// Renders the static routes: the blocks of this node (blackhole, unless a workload has the address), services, and
 /// peers behind a gateway.
-fn originated(bgp: &BgpConfig, family: BgpFamily, number: u8) -> String {
+fn render_originated(bgp: &BgpConfig, family: BgpFamily, number: u8) -> String {
     let mut text = format!("protocol static static{number} {{\n  {family};\n");
     let blocks = bgp.export.blocks.keys().filter(|block| block.prefix_len() < block.max_prefix_len());
     let mut own: BTreeSet<IpNet> = blocks.copied().chain(bgp.export.service_routes()).collect();
@@ -105,7 +105,7 @@ fn originated(bgp: &BgpConfig, family: BgpFamily, number: u8) -> String {
 }
 
 /// Returns why BIRD would reject a session, and with it the whole configuration.
-fn refusal(session: &BgpSession, password: Option<&str>) -> Option<&'static str> {
+fn find_refusal(session: &BgpSession, password: Option<&str>) -> Option<&'static str> {
     match password {
         _ if session.remote_as == 0 => Some("0 is not an AS number"),
         Some(password) if password.len() > MAX_PASSWORD_BYTES => Some("its password is over 80 bytes"),
@@ -116,7 +116,7 @@ fn refusal(session: &BgpSession, password: Option<&str>) -> Option<&'static str>
     }
 }
 
-fn session(bgp: &BgpConfig, name: &str, session: &BgpSession, password: Option<&str>) -> String {
+fn render_session(bgp: &BgpConfig, name: &str, session: &BgpSession, password: Option<&str>) -> String {
     let family = BgpFamily::of(session.peer);
     let local_as = session.local_as.unwrap_or(bgp.as_number);
     let same_as = local_as == session.remote_as;
@@ -139,7 +139,7 @@ fn session(bgp: &BgpConfig, name: &str, session: &BgpSession, password: Option<&
     lines.extend(keepalive.map(|time| format!("keepalive time {time};")));
     lines.extend(session.reflect.map(|cluster| format!("rr client; rr cluster id {cluster};")));
     lines.extend((session.allow_own_as > 0).then(|| format!("allow local as {};", session.allow_own_as)));
-    let asked = |direction| -> String {
+    let filter_calls = |direction| -> String {
         let known = session.filters.iter().filter_map(|name| Some((name, bgp.filters.get(name)?)));
         known.map(|(name, filter)| filters::call(name, filter, direction, family, same_as)).collect()
     };
@@ -159,8 +159,8 @@ fn session(bgp: &BgpConfig, name: &str, session: &BgpSession, password: Option<&
 }}
 ",
         lines.join("\n  "),
-        asked(BirdFilterDirection::Import),
-        asked(BirdFilterDirection::Export),
+        filter_calls(BirdFilterDirection::Import),
+        filter_calls(BirdFilterDirection::Export),
         session.takes_over(bgp.as_number),
     )
 }

@@ -216,7 +216,7 @@ impl SpeakerCore {
             .connection(direction)
             .map_or(rustbgpd_wire::MAX_MESSAGE_LEN, |connection| connection.limit());
         if std::mem::take(&mut rib_out.begin_refresh) {
-            marker(out, family, RouteRefreshSubtype::BoRR);
+            write_marker(out, family, RouteRefreshSubtype::BoRR);
         }
         let table: &RouteTable<P> = self.rib.table();
         let mut ids = Vec::new();
@@ -243,7 +243,7 @@ impl SpeakerCore {
             encode::end_of_rib(out, family);
         }
         if rib_out.walk.is_none() && std::mem::take(&mut rib_out.end_refresh) {
-            marker(out, family, RouteRefreshSubtype::EoRR);
+            write_marker(out, family, RouteRefreshSubtype::EoRR);
         }
         if let Some(peer) = self.peer_mut(peer_id) {
             peer.history.updates_out += updates as u64;
@@ -412,7 +412,7 @@ impl UpdateBuilder<'_> {
     }
 }
 
-fn marker(out: &mut Vec<u8>, family: BgpFamily, subtype: RouteRefreshSubtype) {
+fn write_marker(out: &mut Vec<u8>, family: BgpFamily, subtype: RouteRefreshSubtype) {
     let (afi, safi) = family.wire();
     let message = RouteRefreshMessage::new_with_subtype(afi, safi, subtype);
     // A message of fixed form can always be encoded.

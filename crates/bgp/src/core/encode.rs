@@ -183,7 +183,7 @@ pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[PathNlri<P>], l
     let fixed = HEADER_BYTES + 4 + MP_HEADER_BYTES + 3;
     pack(out, prefixes, usize::from(limit).saturating_sub(fixed), |out, nlri| match P::FAMILY {
         BgpFamily::V4 => message(out, nlri, &[], &[]),
-        BgpFamily::V6 => message(out, &[], &[&unreach_head(nlri.len()), nlri], &[]),
+        BgpFamily::V6 => message(out, &[], &[&build_unreach_head(nlri.len()), nlri], &[]),
     })
 }
 
@@ -191,7 +191,7 @@ pub(super) fn withdraw<P: Prefix>(out: &mut Vec<u8>, prefixes: &[PathNlri<P>], l
 pub(super) fn end_of_rib(out: &mut Vec<u8>, family: BgpFamily) {
     match family {
         BgpFamily::V4 => message(out, &[], &[], &[]),
-        BgpFamily::V6 => message(out, &[], &[&unreach_head(0)], &[]),
+        BgpFamily::V6 => message(out, &[], &[&build_unreach_head(0)], &[]),
     }
 }
 
@@ -208,7 +208,7 @@ fn reach_head(family: BgpFamily, encoded: &EncodedAttrs) -> Vec<u8> {
     head
 }
 
-fn unreach_head(nlri: usize) -> [u8; 7] {
+fn build_unreach_head(nlri: usize) -> [u8; 7] {
     let [high, low] = ((nlri + 3) as u16).to_be_bytes();
     [MP_FLAGS, MP_UNREACH_TYPE, high, low, 0, 2, 1]
 }

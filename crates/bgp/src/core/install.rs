@@ -1,6 +1,6 @@
 //! The routes to install into the kernel, as a stream of changes.
 
-use super::{FamilyTable, RoutingTables, SpeakerCore, origin_of};
+use super::{FamilyTable, RoutingTables, SpeakerCore, find_origin};
 use crate::family::{BgpFamily, PerFamily, Prefix};
 use crate::id::PeerId;
 use crate::rib::attrs::RouteAttrs;
@@ -127,8 +127,8 @@ impl SpeakerCore {
     /// Replaces the set of unreachable next hops. Paths with one of them are not used.
     pub fn set_unreachable(&mut self, next_hops: &HashSet<IpAddr>) {
         let origins = &self.origins;
-        self.rib.v4.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
-        self.rib.v6.set_unreachable(next_hops.clone(), |peer| origin_of(origins, peer));
+        self.rib.v4.set_unreachable(next_hops.clone(), |peer| find_origin(origins, peer));
+        self.rib.v6.set_unreachable(next_hops.clone(), |peer| find_origin(origins, peer));
     }
 
     /// Returns the start position of the reader that feeds the kernel.

@@ -148,8 +148,8 @@ impl SpeakerCore {
         let path = RoutePath { attrs, path_id: 0, peer: PeerId::LOCAL, epoch: 0 };
         let origins = &self.origins;
         match net {
-            IpNet::V4(_) => insert(&mut self.rib.v4, net, path, |peer| origin_of(origins, peer)),
-            IpNet::V6(_) => insert(&mut self.rib.v6, net, path, |peer| origin_of(origins, peer)),
+            IpNet::V4(_) => insert(&mut self.rib.v4, net, path, |peer| find_origin(origins, peer)),
+            IpNet::V6(_) => insert(&mut self.rib.v6, net, path, |peer| find_origin(origins, peer)),
         };
     }
 
@@ -157,8 +157,8 @@ impl SpeakerCore {
     pub fn withdraw(&mut self, net: IpNet) {
         let origins = &self.origins;
         match net {
-            IpNet::V4(_) => remove(&mut self.rib.v4, net, PeerId::LOCAL, |peer| origin_of(origins, peer)),
-            IpNet::V6(_) => remove(&mut self.rib.v6, net, PeerId::LOCAL, |peer| origin_of(origins, peer)),
+            IpNet::V4(_) => remove(&mut self.rib.v4, net, PeerId::LOCAL, |peer| find_origin(origins, peer)),
+            IpNet::V6(_) => remove(&mut self.rib.v6, net, PeerId::LOCAL, |peer| find_origin(origins, peer)),
         };
     }
 
@@ -221,14 +221,14 @@ impl SpeakerCore {
         }
         let origins = &self.origins;
         let removed = match family {
-            BgpFamily::V4 => self.rib.v4.remove_peer(peer_id, keep, |peer| origin_of(origins, peer)),
-            BgpFamily::V6 => self.rib.v6.remove_peer(peer_id, keep, |peer| origin_of(origins, peer)),
+            BgpFamily::V4 => self.rib.v4.remove_peer(peer_id, keep, |peer| find_origin(origins, peer)),
+            BgpFamily::V6 => self.rib.v6.remove_peer(peer_id, keep, |peer| find_origin(origins, peer)),
         };
         *received = received.saturating_sub(removed as u32);
     }
 }
 
-fn origin_of(origins: &[PathOrigin], peer: PeerId) -> PathOrigin {
+fn find_origin(origins: &[PathOrigin], peer: PeerId) -> PathOrigin {
     origins.get(peer.index()).copied().unwrap_or(PathOrigin::LOCAL)
 }
 

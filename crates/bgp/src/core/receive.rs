@@ -1,7 +1,7 @@
 //! Applies a peer's UPDATE to the table: error handling by RFC 7606, loop checks and the import filter.
 
 use super::{
-    ConnectionDirection, FamilyTable, RoutingTables, SharedAttrs, SpeakerCore, fast_decode, origin_of,
+    ConnectionDirection, FamilyTable, RoutingTables, SharedAttrs, SpeakerCore, fast_decode, find_origin,
 };
 use crate::family::{BgpFamily, Prefix};
 use crate::filter::{FilterOutcome, FilterRouteSource, PeerType, RouteContext, RouteFilter};
@@ -218,15 +218,17 @@ impl SpeakerCore {
                 None => {
                     let origins = &self.origins;
                     let table = self.rib.table_mut();
-                    let effect = table.remove(*prefix, peer_id, *path_id, |peer| origin_of(origins, peer));
+                    let effect = table.remove(*prefix, peer_id, *path_id, |peer| find_origin(origins, peer));
                     removed += u32::from(effect == PathUpdateEffect::Removed);
                     continue;
                 }
             };
             let path = RoutePath { attrs, path_id: *path_id, peer: peer_id, epoch: policy.epoch };
             let origins = &self.origins;
-            let effect =
-                self.rib.table_mut().insert(*prefix, path, policy.max_paths, |peer| origin_of(origins, peer));
+            let effect = self
+                .rib
+                .table_mut()
+                .insert(*prefix, path, policy.max_paths, |peer| find_origin(origins, peer));
             added += u32::from(effect == PathUpdateEffect::Added);
             too_many |= effect == PathUpdateEffect::TooManyPaths;
         }
@@ -245,7 +247,7 @@ impl SpeakerCore {
         for (prefix, path_id) in entries {
             let origins = &self.origins;
             let table = self.rib.table_mut();
-            let effect = table.remove(*prefix, peer_id, *path_id, |peer| origin_of(origins, peer));
+            let effect = table.remove(*prefix, peer_id, *path_id, |peer| find_origin(origins, peer));
             removed += u32::from(effect == PathUpdateEffect::Removed);
         }
         if let Some(peer) = self.peer_mut(peer_id) {

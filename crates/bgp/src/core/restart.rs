@@ -129,7 +129,7 @@ impl SpeakerCore {
                 .any(|known| (known.afi, known.safi) == family.wire() && known.forwarding_preserved);
             let any = self.peer(peer_id).is_some_and(|peer| *peer.received.get(family) > 0);
             if any && preserved {
-                self.timers.set(peer_id, SessionTimer::Stale(family), now + stale_time(&self.config));
+                self.timers.set(peer_id, SessionTimer::Stale(family), now + choose_stale_time(&self.config));
             } else {
                 self.drop_paths(peer_id, family, false);
             }
@@ -174,6 +174,6 @@ impl SpeakerCore {
 }
 
 /// Returns how long a peer may take to readvertise its routes.
-fn stale_time(config: &SpeakerConfig) -> Duration {
+fn choose_stale_time(config: &SpeakerConfig) -> Duration {
     config.restart_wait
 }

@@ -132,18 +132,19 @@ impl SpeakerCore {
     fn peer_status(&self, peer: &super::peer::PeerSession) -> PeerStatus {
         let advertised = |family| peer.adj_ribs_out.get(family).as_ref().map_or(0, |rib_out| rib_out.count);
         let incoming = peer.incoming.as_ref().map(|connection| connection.state());
-        let state =
-            match incoming.map_or(peer.outgoing.state(), |state| furthest(state, peer.outgoing.state())) {
-                SessionState::Idle if peer.config.passive && peer.config.shutdown.is_none() && !self.down => {
-                    BgpPeerState::Active
-                }
-                SessionState::Idle => BgpPeerState::Idle,
-                SessionState::Connect => BgpPeerState::Connect,
-                SessionState::Active => BgpPeerState::Active,
-                SessionState::OpenSent => BgpPeerState::OpenSent,
-                SessionState::OpenConfirm => BgpPeerState::OpenConfirm,
-                SessionState::Established => BgpPeerState::Established,
-            };
+        let state = match incoming
+            .map_or(peer.outgoing.state(), |state| choose_furthest(state, peer.outgoing.state()))
+        {
+            SessionState::Idle if peer.config.passive && peer.config.shutdown.is_none() && !self.down => {
+                BgpPeerState::Active
+            }
+            SessionState::Idle => BgpPeerState::Idle,
+            SessionState::Connect => BgpPeerState::Connect,
+            SessionState::Active => BgpPeerState::Active,
+            SessionState::OpenSent => BgpPeerState::OpenSent,
+            SessionState::OpenConfirm => BgpPeerState::OpenConfirm,
+            SessionState::Established => BgpPeerState::Established,
+        };
         let negotiated = peer.negotiated();
         PeerStatus {
             name: peer.name.clone(),
@@ -192,10 +193,13 @@ impl SpeakerCore {
     }
 
     fn paths<P: Prefix>(&self, table: &RouteTable<P>, range: Range<u32>) -> RoutePage {
-        let of = |destination: &crate::rib::table::RouteDestination<P>| {
+        let next = Some(range.end).filter(|end| *end < table.id_end());
+        let ids = (range.start..range.end.min(table.id_end())).map(DestinationId);
+        let mut routes = Vec::new();
+        for destination in ids.filter_map(|id| table.get(id)) {
             let shared = destination.multipath().len();
             let prefix = destination.prefix.net();
-            let paths = destination.paths().iter().enumerate().map(|(at, path)| {
+            routes.extend(destination.paths().iter().enumerate().map(|(at, path)| {
                 let peer = self.peer(path.peer);
                 RouteStatus {
                     prefix,
@@ -207,12 +211,9 @@ impl SpeakerCore {
                         && peer.is_some_and(|peer| *peer.epoch.get(P::FAMILY) != path.epoch),
                     attrs: path.attrs.clone(),
                 }
-            });
-            paths.collect::<Vec<_>>()
-        };
-        let next = Some(range.end).filter(|end| *end < table.id_end());
-        let ids = (range.start..range.end.min(table.id_end())).map(DestinationId);
-        RoutePage { routes: ids.filter_map(|id| table.get(id)).flat_map(of).collect(), next }
+            }));
+        }
+        RoutePage { routes, next }
     }
 }
 
@@ -223,11 +224,11 @@ pub struct RoutePage {
     pub next: Option<u32>,
 }
 
-fn furthest(a: SessionState, b: SessionState) -> SessionState {
-    if progress_of(a) >= progress_of(b) { a } else { b }
+fn choose_furthest(a: SessionState, b: SessionState) -> SessionState {
+    if rank_state(a) >= rank_state(b) { a } else { b }
 }
 
-fn progress_of(state: SessionState) -> u8 {
+fn rank_state(state: SessionState) -> u8 {
     match state {
         SessionState::Idle => 0,
         SessionState::Connect => 1,

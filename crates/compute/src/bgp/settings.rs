@@ -55,15 +55,15 @@ impl BgpSettings {
         let none = BGPConfiguration::default();
         let all = configurations.get("default").unwrap_or(&none);
         let node = configurations.get(&format!("node.{host}"));
-        let port_of_all = listen_port(all).unwrap_or(DEFAULT_LISTEN_PORT);
+        let port_of_all = choose_listen_port(all).unwrap_or(DEFAULT_LISTEN_PORT);
         let ports = configurations
             .iter()
             .filter_map(|(name, configuration)| {
-                Some((name.strip_prefix("node.")?.to_owned(), listen_port(configuration)?))
+                Some((name.strip_prefix("node.")?.to_owned(), choose_listen_port(configuration)?))
             })
             .collect();
         let spec = &all.spec;
-        let communities = communities(node, all);
+        let communities = read_communities(node, all);
         BgpSettings {
             as_number: spec
                 .as_number
@@ -73,7 +73,7 @@ impl BgpSettings {
             mesh: spec.node_to_node_mesh_enabled.unwrap_or(true),
             mesh_password: secret(spec.node_mesh_password.as_ref()),
             mesh_restart_time: seconds(spec.node_mesh_max_restart_time.as_ref()),
-            listen_port: node.and_then(listen_port).unwrap_or(port_of_all),
+            listen_port: node.and_then(choose_listen_port).unwrap_or(port_of_all),
             ports,
             port_of_all,
             bind_to_node: spec.bind_mode == BindMode::NodeIP,
@@ -93,7 +93,7 @@ impl BgpSettings {
     }
 }
 
-fn listen_port(configuration: &BGPConfiguration) -> Option<u16> {
+fn choose_listen_port(configuration: &BGPConfiguration) -> Option<u16> {
     Some(configuration.spec.listen_port).filter(|port| *port != 0)
 }
 
@@ -182,11 +182,14 @@ pub(super) fn parse_community(text: &str) -> Option<BgpCommunity> {
 
 /// Returns the communities of prefixes. In each family, the node's own configuration replaces the common one if it
 /// has any.
-fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
-    let own = node.map(advertised_communities).unwrap_or_default();
+fn read_communities(
+    node: Option<&BGPConfiguration>,
+    all: &BGPConfiguration,
+) -> Vec<(IpNet, Vec<BgpCommunity>)> {
+    let own = node.map(list_advertised_communities).unwrap_or_default();
     let own_v4 = own.iter().any(|(net, _)| net.addr().is_ipv4());
     let own_v6 = own.iter().any(|(net, _)| net.addr().is_ipv6());
-    let mut communities = advertised_communities(all);
+    let mut communities = list_advertised_communities(all);
     communities.retain(|(net, _)| if net.addr().is_ipv4() { !own_v4 } else { !own_v6 });
     communities.extend(own);
     communities.sort_unstable();
@@ -194,7 +197,7 @@ fn communities(node: Option<&BGPConfiguration>, all: &BGPConfiguration) -> Vec<(
 }
 
 /// Returns the communities of the prefixes that one configuration advertises.
-fn advertised_communities(configuration: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
+fn list_advertised_communities(configuration: &BGPConfiguration) -> Vec<(IpNet, Vec<BgpCommunity>)> {
     let spec = &configuration.spec;
     let entries = spec.prefix_advertisements.iter().filter_map(|advertisement| {
         let net = advertisement.cidr.parse().ok()?;

@@ -14,8 +14,8 @@ pub(super) struct RuleArchive {
     scratch: Vec<u8>,
 }
 
-/// Texts that occur in nearly every rule. Each is encoded as one byte that JSON never contains, its position in the
-/// list; longer phrases come before those that they contain.
+/// Phrases that occur in nearly every rule. Each is encoded as one byte, its index in the list: JSON text contains no
+/// control characters. Longer phrases come before those that they contain.
 const COMMON_PHRASES: [&str; 16] = [
     r#"{"action":"Allow","source":{},"destination":{"#,
     r#"{"action":"Allow","source":{"#,
@@ -41,7 +41,7 @@ impl RuleArchive {
         self.scratch.clear();
         // Writing to memory does not fail, and every rule has a form in JSON.
         serde_json::to_writer(&mut self.scratch, &(ingress, egress)).unwrap_or_default();
-        shorten(&mut self.scratch);
+        replace_phrases(&mut self.scratch);
         // The text is still UTF-8: only whole phrases were replaced.
         self.interner.hold(std::str::from_utf8(&self.scratch).unwrap_or_default())
     }
@@ -52,12 +52,12 @@ impl RuleArchive {
 
     /// Returns the ingress and the egress rules.
     pub fn read(&self, id: RulesId) -> serde_json::Result<(Vec<Rule>, Vec<Rule>)> {
-        serde_json::from_slice(&lengthen(self.interner.get(id)))
+        serde_json::from_slice(&expand_phrases(self.interner.get(id)))
     }
 }
 
 /// Replaces phrases in place: the text only gets shorter.
-fn shorten(text: &mut Vec<u8>) {
+fn replace_phrases(text: &mut Vec<u8>) {
     let mut from = 0;
     let mut to = 0;
     while let Some(first) = text.get(from).copied() {
@@ -67,7 +67,7 @@ fn shorten(text: &mut Vec<u8>) {
             }
             _ => None,
         };
-        let (byte, length) = found.map_or((first, 1), |place| (place as u8, COMMON_PHRASES[place].len()));
+        let (byte, length) = found.map_or((first, 1), |index| (index as u8, COMMON_PHRASES[index].len()));
         text[to] = byte;
         from += length;
         to += 1;
@@ -75,7 +75,7 @@ fn shorten(text: &mut Vec<u8>) {
     text.truncate(to);
 }
 
-fn lengthen(text: &str) -> Vec<u8> {
+fn expand_phrases(text: &str) -> Vec<u8> {
     let mut whole = Vec::with_capacity(text.len() * 4);
     for byte in text.bytes() {
         match COMMON_PHRASES.get(usize::from(byte)) {

@@ -84,7 +84,7 @@ pub(crate) struct PolicyCompute {
     profiles: ProfileTable,
     peers: PeerTable,
     locals: LocalEndpoints,
-    /// Workloads whose proxy receives policy and is in sync, as reported. They need not be known.
+    /// Workloads whose proxy receives policy and is in sync, as reported. Their endpoints may not have been received.
     http_proxies: BTreeSet<WorkloadId>,
     workloads: usize,
     host_endpoints: usize,
@@ -143,8 +143,8 @@ impl PolicyCompute {
         }
     }
 
-    /// Adds or replaces a resource. Returns a description of the parts that cannot be used. API limits are not
-    /// checked here: they apply to the client that writes the object.
+    /// Adds or replaces a resource. Returns a description of the parts that cannot be used. The limits of the API are not
+    /// checked here: the API server checks them when a client writes the object.
     pub fn put(&mut self, key: &StoreKey, resource: &Resource) -> Option<String> {
         match resource {
             Resource::Profile(profile) => {
@@ -287,7 +287,7 @@ impl PolicyCompute {
     }
 
     /// Returns whether a host endpoint of this node sets the DSCP of its packets.
-    pub fn any_marked(&self) -> bool {
+    pub fn any_host_sets_dscp(&self) -> bool {
         let mut hosts = self.locals.in_plan.range(EndpointId::Host(String::new())..);
         hosts.any(|(_, (base, _))| matches!(base, EndpointBase::Host(_, host) if host.dscp.is_some()))
     }
@@ -311,13 +311,13 @@ impl PolicyCompute {
             }
         }
         if spec.interface_name.is_empty() && expected.is_empty() {
-            wrong.push("it names no interface and no address, so it protects nothing".to_owned());
+            wrong.push("it specifies neither an interface nor an address, so it protects nothing".to_owned());
         }
         let base = tortie_plan::HostEndpointPolicy {
             interface: spec.interface_name.clone(),
             expected,
             profiles: subject::deduplicate(&spec.profiles),
-            dscp: dscp(&endpoint.metadata.annotations),
+            dscp: read_dscp(&endpoint.metadata.annotations),
             ..tortie_plan::HostEndpointPolicy::default()
         };
         self.put_local(item, EndpointBase::Host(endpoint.metadata.name.clone(), base), Some(true));
@@ -627,7 +627,7 @@ fn parse_nets(texts: &[String]) -> (Vec<IpNet>, Option<String>) {
 }
 
 /// Returns the DSCP that an annotation requests.
-fn dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
+fn read_dscp(annotations: &BTreeMap<String, String>) -> Option<u8> {
     const DSCP_ANNOTATION: &str = "qos.projectcalico.org/dscp";
     annotations.get(DSCP_ANNOTATION)?.parse::<tortie_model::scalar::Dscp>().ok()?.value()
 }

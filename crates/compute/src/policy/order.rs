@@ -25,16 +25,16 @@ impl PolicySortKey {
     pub fn new(tier: &str, tier_order: Option<f64>, order: Option<f64>, id: &PolicyId) -> PolicySortKey {
         PolicySortKey {
             missing_tier: tier_order.is_none(),
-            tier_order: tier_order.map_or(0, ascending),
+            tier_order: tier_order.map_or(0, encode_sortable),
             tier: tier.to_owned(),
-            order: ascending(order.unwrap_or(f64::INFINITY)),
+            order: encode_sortable(order.unwrap_or(f64::INFINITY)),
             text: format!("{}/{}/{}", id.name, id.namespace, id.kind.name()),
         }
     }
 }
 
 /// Returns an integer that compares as the float does.
-fn ascending(number: f64) -> u64 {
+fn encode_sortable(number: f64) -> u64 {
     // Both zeros are equal.
     let bits = (number + 0.0).to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
@@ -42,46 +42,47 @@ fn ascending(number: f64) -> u64 {
 
 #[derive(Debug, Default)]
 pub(super) struct PolicyOrder {
-    places: BTreeMap<PolicySortKey, PolicySlot>,
-    of: HashMap<PolicySlot, (PolicySortKey, u64)>,
+    policies: BTreeMap<PolicySortKey, PolicySlot>,
+    /// Sort key and number of each policy.
+    positions: HashMap<PolicySlot, (PolicySortKey, u64)>,
 }
 
 impl PolicyOrder {
     /// Puts a policy at its position. Returns whether the position changed.
-    pub fn insert(&mut self, policy: PolicySlot, place: PolicySortKey) -> bool {
-        if self.of.get(&policy).is_some_and(|(old, _)| *old == place) {
+    pub fn insert(&mut self, policy: PolicySlot, key: PolicySortKey) -> bool {
+        if self.positions.get(&policy).is_some_and(|(old, _)| *old == key) {
             return false;
         }
         self.remove(policy);
-        let before = self.places.range(..&place).next_back();
-        let after = self.places.range((Bound::Excluded(&place), Bound::Unbounded)).next();
+        let before = self.policies.range(..&key).next_back();
+        let after = self.policies.range((Bound::Excluded(&key), Bound::Unbounded)).next();
         let low = before.map_or(0, |(_, policy)| self.number(*policy));
         let high = after.map_or(u64::MAX, |(_, policy)| self.number(*policy));
         // At the end, leave room for many more policies behind it.
         let number_here = if after.is_none() { low.saturating_add(1 << 32) } else { low + (high - low) / 2 };
-        self.places.insert(place.clone(), policy);
-        self.of.insert(policy, (place, number_here));
+        self.policies.insert(key.clone(), policy);
+        self.positions.insert(policy, (key, number_here));
         if number_here <= low || number_here >= high {
-            self.number_again();
+            self.renumber();
         }
         true
     }
 
     pub fn remove(&mut self, policy: PolicySlot) {
-        if let Some((place, _)) = self.of.remove(&policy) {
-            self.places.remove(&place);
+        if let Some((key, _)) = self.positions.remove(&policy) {
+            self.policies.remove(&key);
         }
     }
 
     /// Returns the number of a policy; it is greater for policies that are evaluated later.
     pub fn number(&self, policy: PolicySlot) -> u64 {
-        self.of.get(&policy).map_or(u64::MAX, |(_, number)| *number)
+        self.positions.get(&policy).map_or(u64::MAX, |(_, number)| *number)
     }
 
-    fn number_again(&mut self) {
-        let step = u64::MAX / (self.places.len() as u64 + 1);
-        for (nth, policy) in self.places.values().enumerate() {
-            if let Some((_, number)) = self.of.get_mut(policy) {
+    fn renumber(&mut self) {
+        let step = u64::MAX / (self.policies.len() as u64 + 1);
+        for (nth, policy) in self.policies.values().enumerate() {
+            if let Some((_, number)) = self.positions.get_mut(policy) {
                 *number = step * (nth as u64 + 1);
             }
         }
@@ -103,20 +104,20 @@ mod tests {
 
     #[test]
     fn places_compare_as_the_reference_compares() {
-        let place = |tier, tier_order, order, id| PolicySortKey::new(tier, tier_order, order, &id);
-        let default = |order, id| place("default", Some(1e6), order, id);
+        let key = |tier, tier_order, order, id| PolicySortKey::new(tier, tier_order, order, &id);
+        let default = |order, id| key("default", Some(1e6), order, id);
         let sorted = [
-            place("early", Some(-1.5), None, id("", "z")),
-            place("x", Some(10.0), Some(-0.0), id("", "a")),
-            place("x", Some(10.0), Some(0.0), id("", "b")),
+            key("early", Some(-1.5), None, id("", "z")),
+            key("x", Some(10.0), Some(-0.0), id("", "a")),
+            key("x", Some(10.0), Some(0.0), id("", "b")),
             default(Some(5.0), id("ns1", "a")),
             default(Some(5.0), id("ns2", "a")),
             default(Some(5.0), id("", "b")),
             default(Some(100.0), id("", "b")),
             default(None, id("", "a")),
-            place("named-after", Some(1e6), Some(1.0), id("", "a")),
-            place("aa-gone", None, Some(1.0), id("", "a")),
-            place("gone", None, Some(0.0), id("", "a")),
+            key("named-after", Some(1e6), Some(1.0), id("", "a")),
+            key("aa-gone", None, Some(1.0), id("", "a")),
+            key("gone", None, Some(0.0), id("", "a")),
         ];
         assert!(sorted.is_sorted(), "{sorted:#?}");
     }
@@ -129,9 +130,9 @@ mod tests {
             for (number, at, add) in steps {
                 let policy = PolicySlot::new(number);
                 if add {
-                    let place = PolicySortKey::new("t", Some(1.0), Some(f64::from(at)), &id("", &number.to_string()));
-                    order.insert(policy, place.clone());
-                    model.insert(policy, place);
+                    let key = PolicySortKey::new("t", Some(1.0), Some(f64::from(at)), &id("", &number.to_string()));
+                    order.insert(policy, key.clone());
+                    model.insert(policy, key);
                 } else {
                     order.remove(policy);
                     model.remove(&policy);

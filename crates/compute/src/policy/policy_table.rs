@@ -400,23 +400,11 @@ impl PolicyTable {
                 continue;
             }
             let place = (wanted && !self.is_shadowed(symbols, record)).then(|| self.place(symbols, record));
-            let Some(Some(record)) = self.slots.get_mut(slot) else { continue };
             let Some(place) = place else {
-                self.order.remove(slot);
-                record.fresh = true;
-                self.unproxied.remove(&slot);
-                if let Some(old) = record.in_plan.take() {
-                    self.active -= 1;
-                    // Another slot may have the key of a deleted policy; its own problem is removed already.
-                    if !record.gone {
-                        self.problems.remove(&record.key.key(symbols));
-                    }
-                    go.push(record.id(symbols));
-                    usage.old.extend(old.needs.iter().cloned());
-                    remove_from_tier(&mut self.of_tier, &old.policy.tier, slot);
-                }
+                go.extend(self.remove_from_plan(symbols, slot, &mut usage));
                 continue;
             };
+            let Some(Some(record)) = self.slots.get_mut(slot) else { continue };
             self.order.insert(slot, place);
             if !std::mem::take(&mut record.fresh) {
                 continue;
@@ -468,6 +456,28 @@ impl PolicyTable {
             removed: go.into_iter().map(|id| PlanUpdate::Policy(id, None)).collect(),
         };
         PolicyChanges { changes, usage, gone }
+    }
+
+    /// Returns the ID of the policy if it was in the plan.
+    fn remove_from_plan(
+        &mut self,
+        symbols: &SymbolTable,
+        slot: PolicySlot,
+        usage: &mut SetUsage,
+    ) -> Option<PolicyId> {
+        self.order.remove(slot);
+        self.unproxied.remove(&slot);
+        let record = self.slots.get_mut(slot)?.as_mut()?;
+        record.fresh = true;
+        let old = record.in_plan.take()?;
+        self.active -= 1;
+        // Another slot may have the key of a deleted policy; its own problem is removed already.
+        if !record.gone {
+            self.problems.remove(&record.key.key(symbols));
+        }
+        usage.old.extend(old.needs.iter().cloned());
+        remove_from_tier(&mut self.of_tier, &old.policy.tier, slot);
+        Some(record.id(symbols))
     }
 
     pub fn forget(&mut self, symbols: &mut SymbolTable, archive: &mut RuleArchive, gone: Vec<PolicySlot>) {

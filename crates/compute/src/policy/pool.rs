@@ -32,7 +32,7 @@ impl<I, T> Default for ValuePool<I, T> {
 }
 
 impl<I: TableId, T: Eq + Hash> ValuePool<I, T> {
-    /// Returns the ID of a value and adds a reference to it. `create` returns the value to store if it is new.
+    /// Adds a reference to a value and returns the ID of the value. `create` returns the value to store if it is new.
     pub fn hold<Q>(&mut self, value: &Q, create: impl FnOnce() -> T) -> I
     where
         T: Borrow<Q>,

@@ -150,7 +150,7 @@ impl SetSource {
         }
     }
 
-    /// Whether an item adds a member to the set.
+    /// Returns whether an item adds a member to the set.
     fn contributes(
         &self,
         view: &MatchView<'_>,
@@ -164,7 +164,7 @@ impl SetSource {
         }
         let mut found = matches!(self, SetSource::Nets(_) | SetSource::Workloads(_));
         if !found {
-            let net = [net_of(member)];
+            let net = [convert_to_net(member)];
             self.members(&net, view.labelled.ports(id), |other| found |= other == member);
         }
         found
@@ -177,11 +177,11 @@ impl SetSource {
         if let SetSource::Nodes(selector) = self {
             return view.nodes.contains(selector, member);
         }
-        view.labelled.having(net_of(member)).any(|(id, item)| self.contributes(view, id, item, member))
+        view.labelled.having(convert_to_net(member)).any(|(id, item)| self.contributes(view, id, item, member))
     }
 }
 
-fn net_of(member: SetMember) -> IpNet {
+fn convert_to_net(member: SetMember) -> IpNet {
     match member {
         SetMember::Net(net) => net,
         SetMember::Port { address, .. } => IpNet::from(address),
@@ -358,7 +358,7 @@ impl SetTable {
         for (id, slot) in new_sets {
             let Some(Some(set)) = self.slots.get(slot) else { continue };
             changes.added.push(PlanUpdate::Set(id.clone(), Some(set.source.kind())));
-            let all = all_members(&view, &set.source);
+            let all = collect_members(&view, &set.source);
             if !all.is_empty() {
                 members.push((id, all, Vec::new()));
             }
@@ -417,7 +417,7 @@ fn remove_slot<K: Eq + Hash>(slots_of: &mut HashMap<K, Vec<SetSlot>>, key: &K, s
     }
 }
 
-fn all_members(view: &MatchView<'_>, source: &SetSource) -> Vec<SetMember> {
+fn collect_members(view: &MatchView<'_>, source: &SetSource) -> Vec<SetMember> {
     let mut all: Vec<SetMember> = Vec::new();
     if let SetSource::Service { service, kind } = source {
         view.services.members(service, *kind, |member| all.push(member));

@@ -27,7 +27,7 @@ const MAX_FAILURES_PER_ROUND: usize = 3;
 const MAX_UNSUSPICIOUS_ABSENCES: usize = 5;
 /// Delay until an object that is missing from a list but exists on the server is checked again.
 const ABSENCE_RECHECK_DELAY: Duration = Duration::from_secs(10);
-/// Delay until the next round if one was not enough.
+/// Delay until the next round if claims are left after a full round.
 const PROOF_ROUND_DELAY: Duration = Duration::from_secs(1);
 
 /// The API or datastore that an object is read from.
@@ -129,7 +129,7 @@ pub struct AbsenceGuard {
     removed_nodes: BTreeMap<String, MonotonicTime>,
     /// Objects that exist although they were missing from a list, and until when they are not read again.
     contradicted: BTreeMap<AbsenceSubject, MonotonicTime>,
-    /// Objects that could not be read: the next round starts with the others.
+    /// Objects that could not be read, by caller and class: the next round starts with the other claims.
     failed: BTreeMap<(&'static str, SubjectClass), BTreeSet<AbsenceSubject>>,
     suspensions: BTreeMap<(&'static str, SubjectClass), ClassSuspension>,
     counters: AbsenceCounters,
@@ -209,7 +209,7 @@ impl fmt::Display for ClaimObstacle {
         match self {
             ClaimObstacle::Exists { subject } => write!(f, "{subject} exists"),
             ClaimObstacle::Unknown { subject, error } => {
-                write!(f, "whether {subject} exists is not known: {error}")
+                write!(f, "cannot determine whether {subject} exists: {error}")
             }
         }
     }
@@ -287,16 +287,17 @@ impl AbsenceGuard {
             }
         }
         self.contradicted.retain(|_, until| *until > now);
-        let suspended: Vec<_> = self.suspensions.keys().filter(|(of, _)| *of == scope).copied().collect();
+        let suspended: Vec<_> =
+            self.suspensions.keys().filter(|(caller, _)| *caller == scope).copied().collect();
         for key in suspended.into_iter().filter(|(_, class)| !classes.contains_key(class)) {
             self.resume(key);
         }
-        self.failed.retain(|(of, class), _| *of != scope || classes.contains_key(class));
+        self.failed.retain(|(caller, class), _| *caller != scope || classes.contains_key(class));
         for (class, claims) in classes {
             let referenced = references.get(&class).copied().unwrap_or_default();
             let round = self.admit_class((scope, class), claims, referenced, now, &is_absent).await;
             admission.actions.extend(round.actions);
-            admission.retry = earliest(admission.retry, round.retry);
+            admission.retry = choose_earlier(admission.retry, round.retry);
         }
         admission
     }
@@ -326,13 +327,14 @@ impl AbsenceGuard {
         let mut proven = BTreeSet::new();
         let mut failures = 0;
         for claim in claims {
-            let until = claim.absent.iter().filter_map(|subject| self.postponement(subject, is_large)).max();
+            let until =
+                claim.absent.iter().filter_map(|subject| self.find_postponement(subject, is_large)).max();
             if let Some(until) = until.filter(|until| *until > now) {
-                admission.retry = earliest(admission.retry, Some(until));
+                admission.retry = choose_earlier(admission.retry, Some(until));
                 continue;
             }
             if proven.len() >= MAX_PROOFS_PER_ROUND {
-                admission.retry = earliest(admission.retry, Some(now + PROOF_ROUND_DELAY));
+                admission.retry = choose_earlier(admission.retry, Some(now + PROOF_ROUND_DELAY));
                 break;
             }
             let Some(obstacle) = self.find_obstacle(&claim, &mut proven, now, is_absent).await else {
@@ -341,7 +343,7 @@ impl AbsenceGuard {
                 continue;
             };
             let until = now + ABSENCE_RECHECK_DELAY;
-            admission.retry = earliest(admission.retry, Some(until));
+            admission.retry = choose_earlier(admission.retry, Some(until));
             if is_large {
                 admission.actions.clear();
                 let reason = obstacle.to_string();
@@ -365,7 +367,7 @@ impl AbsenceGuard {
 
     /// Returns the time before which a claim on this missing subject is postponed. If a large share is missing, an
     /// existing object is not postponed but is an obstacle to the whole batch.
-    fn postponement(&self, subject: &AbsenceSubject, is_large: bool) -> Option<MonotonicTime> {
+    fn find_postponement(&self, subject: &AbsenceSubject, is_large: bool) -> Option<MonotonicTime> {
         let contradicted = self.contradicted.get(subject).copied().filter(|_| !is_large);
         let grace = match subject {
             AbsenceSubject::Object {
@@ -441,7 +443,7 @@ impl AbsenceGuard {
     }
 }
 
-fn earliest(one: Option<MonotonicTime>, other: Option<MonotonicTime>) -> Option<MonotonicTime> {
+fn choose_earlier(one: Option<MonotonicTime>, other: Option<MonotonicTime>) -> Option<MonotonicTime> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

@@ -184,7 +184,7 @@ impl ServiceBalancer {
         handle: String,
         held: Vec<&HeldAddress>,
     ) -> Vec<AbsenceClaim<BalancerAction>> {
-        let requested = requested_addresses(service);
+        let requested = read_requested_addresses(service);
         let requested = requested.as_deref();
         let pools = [4, 6].map(|version| self.named_pools(service, version));
         let mut kept = BTreeSet::new();
@@ -320,7 +320,7 @@ fn is_managed(service: &KubernetesService, mode: &AssignIPs) -> bool {
 }
 
 /// Returns the addresses that a service requests, at most one per family, or `None` if it accepts any.
-fn requested_addresses(service: &KubernetesService) -> Option<Vec<IpAddr>> {
+fn read_requested_addresses(service: &KubernetesService) -> Option<Vec<IpAddr>> {
     let all: Vec<IpAddr> = match parse_list_annotation(service, ADDRESS_ANNOTATION) {
         Some(texts) => texts.iter().filter_map(|text| text.parse().ok()).collect(),
         None => vec![service.load_balancer_ip?],

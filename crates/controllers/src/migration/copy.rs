@@ -40,7 +40,7 @@ const COPIED_KINDS: [Kind; 18] = [
 ];
 
 /// Returns the kinds that must be defined in the target group.
-pub fn required_kinds() -> impl Iterator<Item = Kind> {
+pub fn list_required_kinds() -> impl Iterator<Item = Kind> {
     let records = [Kind::IPAMBlock, Kind::BlockAffinity, Kind::IPAMHandle, Kind::IPAMConfiguration];
     COPIED_KINDS.into_iter().chain(records)
 }
@@ -48,7 +48,7 @@ pub fn required_kinds() -> impl Iterator<Item = Kind> {
 /// Returns whether a CRD of crd.projectcalico.org is of a kind whose objects are copied.
 pub fn is_moved(definition: &str) -> bool {
     let Some(plural) = definition.strip_suffix(".crd.projectcalico.org") else { return false };
-    required_kinds().any(|kind| match kind {
+    list_required_kinds().any(|kind| match kind {
         // The only kind with a different name in that group.
         Kind::IPAMConfiguration => plural == "ipamconfigs",
         other => plural == other.plural(),
@@ -56,7 +56,7 @@ pub fn is_moved(definition: &str) -> bool {
 }
 
 /// Returns the ranges to copy, without ClusterInformation, which holds the lock of the datastore.
-fn copied_ranges() -> Vec<KeyRange> {
+fn list_copied_ranges() -> Vec<KeyRange> {
     let mut all = Vec::new();
     for kind in COPIED_KINDS {
         if kind == Kind::CalicoNodeStatus {
@@ -81,13 +81,13 @@ impl ObjectCopy<'_> {
     /// Returns the objects that exist in both groups with different content.
     pub async fn find_conflicts(&self) -> StoreResult<Vec<String>> {
         let mut found = Vec::new();
-        for range in copied_ranges() {
+        for range in list_copied_ranges() {
             let there = index_by_key(list(self.to, &range).await?);
             for entry in list(self.from, &range).await? {
                 let other = there.get(&entry.key);
-                if other
-                    .is_some_and(|other| comparable_content(&other.value) != comparable_content(&entry.value))
-                {
+                if other.is_some_and(|other| {
+                    extract_comparable_content(&other.value) != extract_comparable_content(&entry.value)
+                }) {
                     found.push(entry.key.to_string());
                 }
             }
@@ -112,7 +112,7 @@ impl ObjectCopy<'_> {
     /// Copies missing objects and returns the number of objects in the source.
     pub async fn copy_objects(&self) -> StoreResult<usize> {
         let mut count = 0;
-        for range in copied_ranges() {
+        for range in list_copied_ranges() {
             let entries = list(self.from, &range).await?;
             count += entries.len();
             // Range by range, so that referenced objects exist before those that refer to them.
@@ -203,7 +203,7 @@ fn strip_metadata(metadata: &ObjectMeta) -> ObjectMeta {
 }
 
 /// Returns the content that must be equal for two objects to be the same.
-fn comparable_content(value: &StoreValue) -> Json {
+fn extract_comparable_content(value: &StoreValue) -> Json {
     match value {
         StoreValue::Resource(resource) => {
             let mut resource = resource.clone();
@@ -239,9 +239,9 @@ mod tests {
         let plain = policy(json!({"spec": {"selector": "all()"}}));
         let filled = policy(json!({"metadata": {"name": "p", "uid": "u", "labels": {TIER_LABEL: "default"}},
             "spec": {"selector": "all()", "tier": "default", "types": ["Ingress"]}}));
-        assert_eq!(comparable_content(&plain), comparable_content(&filled));
+        assert_eq!(extract_comparable_content(&plain), extract_comparable_content(&filled));
         let other = policy(json!({"spec": {"selector": "has(a)"}}));
-        assert_ne!(comparable_content(&plain), comparable_content(&other));
+        assert_ne!(extract_comparable_content(&plain), extract_comparable_content(&other));
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn everything_is_copied_once() {
-        let ranges = copied_ranges();
+        let ranges = list_copied_ranges();
         assert_eq!(ranges.len(), COPIED_KINDS.len() - 1 + 5);
         assert_eq!(ranges.last(), Some(&KeyRange::Written { kind: Kind::CalicoNodeStatus, namespace: None }));
     }

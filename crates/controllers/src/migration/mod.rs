@@ -1,7 +1,7 @@
 //! Migrates a cluster's objects from crd.projectcalico.org/v1 to projectcalico.org/v3 when the user creates a
 //! DatastoreMigration.
 //!
-//! The next step follows from the phase and the existing objects ([`next_step`], without I/O), so a new leader continues
+//! [`choose_next_step`] derives the next step from the phase and the existing objects, without I/O, so a new leader continues
 //! where the previous one stopped. During the migration the datastore is locked for nodes (`datastoreReady: false`),
 //! and pods keep their network.
 
@@ -54,7 +54,7 @@ pub enum MigrationStep {
 }
 
 /// Returns the next step of a migration in this phase.
-pub fn next_step(phase: &str, is_deleted: bool, is_held: bool) -> MigrationStep {
+pub fn choose_next_step(phase: &str, is_deleted: bool, is_held: bool) -> MigrationStep {
     match (phase, is_deleted) {
         _ if !is_held && is_deleted => MigrationStep::Nothing,
         _ if !is_held => MigrationStep::Hold,
@@ -107,7 +107,7 @@ impl DatastoreMover {
     /// Executes the next step. Returns true if nothing else can be done right now.
     pub async fn step(&self) -> StoreResult<bool> {
         let Some(migration) = self.orchestrator.migration().await? else { return Ok(true) };
-        match next_step(migration.phase(), migration.is_deleted(), migration.is_held()) {
+        match choose_next_step(migration.phase(), migration.is_deleted(), migration.is_held()) {
             MigrationStep::Nothing => Ok(true),
             MigrationStep::Hold => self.orchestrator.hold_migration(&migration, true).await.map(|_| false),
             MigrationStep::Check => self.check_preconditions(&migration).await,
@@ -155,7 +155,7 @@ impl DatastoreMover {
             return Ok(Some("there are no CRDs of crd.projectcalico.org to migrate from".to_owned()));
         }
         let new = self.orchestrator.definitions("projectcalico.org").await?;
-        for kind in copy::required_kinds() {
+        for kind in copy::list_required_kinds() {
             let name = format!("{}.projectcalico.org", kind.plural());
             if !new.iter().any(|definition| definition.name == name && definition.established) {
                 return Ok(Some(format!(
@@ -277,7 +277,7 @@ mod tests {
             (phase::FAILED, true, true, MigrationStep::Abort),
             (phase::COMPLETE, true, false, MigrationStep::Nothing),
         ] {
-            assert_eq!(next_step(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
+            assert_eq!(choose_next_step(phase, is_deleted, is_held), step, "{phase} {is_deleted} {is_held}");
         }
     }
 }

@@ -72,7 +72,7 @@ impl KubernetesMirror {
     pub fn references(&self, parts: MirrorSelection) -> ReferenceCounts {
         let mut references = ReferenceCounts::new();
         for (key, found) in &self.datastore {
-            let is_node = matches!(found, Resource::Node(node) if kubernetes_name(node).is_some());
+            let is_node = matches!(found, Resource::Node(node) if find_kubernetes_name(node).is_some());
             if parts.copies(key) || is_node {
                 *references.entry(SubjectClass::from(key)).or_default() += 1;
             }
@@ -93,7 +93,7 @@ impl KubernetesMirror {
     /// Deletes a node that Kubernetes no longer has, or updates its Kubernetes labels and keeps its own.
     fn node(&self, found: &Resource, labels: bool) -> Option<AbsenceClaim<ObjectWrite>> {
         let Resource::Node(node) = found else { return None };
-        let name = kubernetes_name(node)?;
+        let name = find_kubernetes_name(node)?;
         let Some(Resource::Node(known)) = self.kubernetes.get(&StoreKey::resource(Kind::Node, "", name))
         else {
             let write = ObjectWrite::delete(Kind::Node, &node.metadata);
@@ -108,7 +108,7 @@ impl KubernetesMirror {
     pub fn kubernetes_names(&self) -> BTreeMap<String, String> {
         let names = self.datastore.values().filter_map(|resource| {
             let Resource::Node(node) = resource else { return None };
-            Some((node.metadata.name.clone(), kubernetes_name(node).unwrap_or_default().to_owned()))
+            Some((node.metadata.name.clone(), find_kubernetes_name(node).unwrap_or_default().to_owned()))
         });
         names.collect()
     }
@@ -128,7 +128,7 @@ impl MirrorSelection {
 }
 
 /// Returns the Kubernetes name of a node, if it is a Kubernetes node.
-fn kubernetes_name(node: &Node) -> Option<&str> {
+fn find_kubernetes_name(node: &Node) -> Option<&str> {
     let reference = node.spec.orch_refs.iter().find(|reference| reference.orchestrator == ORCHESTRATOR)?;
     Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
 }

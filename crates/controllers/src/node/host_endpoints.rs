@@ -21,7 +21,7 @@ const DEFAULT_ALLOW_PROFILE: &str = "projectcalico-default-allow";
 const MAX_NAME_LENGTH: usize = 253;
 
 /// Returns the writes that turn the existing endpoints into the wanted ones. `origin` is the source of the nodes.
-pub fn writes(
+pub fn decide_writes(
     config: Option<&AutoHostEndpointConfig>,
     nodes: &BTreeMap<String, Node>,
     found: &BTreeMap<String, HostEndpoint>,
@@ -30,7 +30,7 @@ pub fn writes(
     let config = config.filter(|config| config.auto_create == EnabledSwitch::Enabled);
     let wanted: BTreeMap<String, HostEndpoint> = match config {
         Some(config) => {
-            let all = nodes.values().flat_map(|node| wanted(config, node));
+            let all = nodes.values().flat_map(|node| build_endpoints(config, node));
             all.map(|endpoint| (endpoint.metadata.name.clone(), endpoint)).collect()
         }
         None => BTreeMap::new(),
@@ -68,7 +68,7 @@ pub fn writes(
 }
 
 /// Returns the number of nodes with automatic host endpoints.
-pub fn references(found: &BTreeMap<String, HostEndpoint>) -> ReferenceCounts {
+pub fn count_references(found: &BTreeMap<String, HostEndpoint>) -> ReferenceCounts {
     let ours = found.values().filter(|endpoint| is_ours(endpoint));
     let nodes: BTreeSet<&str> = ours.map(|endpoint| endpoint.spec.node.as_str()).collect();
     ReferenceCounts::from([(SubjectClass::Nodes, nodes.len())])
@@ -85,19 +85,19 @@ fn is_same(one: &HostEndpoint, other: &HostEndpoint) -> bool {
 }
 
 /// Returns the wanted endpoints of one node.
-fn wanted(config: &AutoHostEndpointConfig, node: &Node) -> Vec<HostEndpoint> {
+fn build_endpoints(config: &AutoHostEndpointConfig, node: &Node) -> Vec<HostEndpoint> {
     let mut endpoints = Vec::new();
     if config.create_default_host_endpoint != EnabledSwitch::Disabled {
-        let expected = addresses(node).into_iter().map(|address| address.to_string()).collect();
-        endpoints.push(endpoint(node, named(&[&node.metadata.name]), "*", expected, None));
+        let expected = collect_addresses(node).into_iter().map(|address| address.to_string()).collect();
+        endpoints.push(build_endpoint(node, build_name(&[&node.metadata.name]), "*", expected, None));
     }
     for template in &config.templates {
-        endpoints.extend(from_template(template, node));
+        endpoints.extend(build_from_template(template, node));
     }
     endpoints
 }
 
-fn from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoint> {
+fn build_from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoint> {
     let name = &node.metadata.name;
     let selects = Selector::parse(&template.node_selector).is_ok_and(|by| by.matches(&node.metadata.labels));
     if !selects {
@@ -105,22 +105,22 @@ fn from_template(template: &HostEndpointTemplate, node: &Node) -> Vec<HostEndpoi
     }
     let ranges: Vec<IpNet> = template.interface_cidrs.iter().filter_map(|text| text.parse().ok()).collect();
     if template.interface_pattern.is_empty() {
-        let expected = select_addresses(addresses(node), &ranges);
-        let named = named(&[name, &template.generate_name]);
+        let expected = select_addresses(collect_addresses(node), &ranges);
+        let name = build_name(&[name, &template.generate_name]);
         // An endpoint without an interface is identified by its addresses alone.
         return if expected.is_empty() {
             Vec::new()
         } else {
-            vec![endpoint(node, named, "", expected, Some(template))]
+            vec![build_endpoint(node, name, "", expected, Some(template))]
         };
     }
     let Ok(pattern) = Regex::new(&template.interface_pattern) else { return Vec::new() };
     let matching = node.spec.interfaces.iter().filter(|interface| pattern.is_match(&interface.name));
     let made = matching.filter_map(|interface| {
         let expected = select_addresses(parse_addresses(&interface.addresses), &ranges);
-        let wanted = ranges.is_empty() || !expected.is_empty();
-        let named = named(&[name, &template.generate_name, &interface.name]);
-        wanted.then(|| endpoint(node, named, &interface.name, expected, Some(template)))
+        let is_wanted = ranges.is_empty() || !expected.is_empty();
+        let name = build_name(&[name, &template.generate_name, &interface.name]);
+        is_wanted.then(|| build_endpoint(node, name, &interface.name, expected, Some(template)))
     });
     made.collect()
 }
@@ -132,7 +132,7 @@ fn select_addresses(all: Vec<IpAddr>, ranges: &[IpNet]) -> Vec<String> {
     inside.map(IpAddr::to_string).collect()
 }
 
-fn endpoint(
+fn build_endpoint(
     node: &Node,
     name: String,
     interface: &str,
@@ -154,7 +154,7 @@ fn endpoint(
 }
 
 /// Returns all addresses of a node without duplicates, in Calico's order.
-fn addresses(node: &Node) -> Vec<IpAddr> {
+fn collect_addresses(node: &Node) -> Vec<IpAddr> {
     let spec = &node.spec;
     let bgp = spec.bgp.as_ref();
     let wireguard = spec.wireguard.as_ref();
@@ -185,7 +185,7 @@ fn parse_addresses<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAdd
 }
 
 /// Returns `<node>-<template>-<interface>-auto-hep`, or a digest of it if that exceeds the maximum name length.
-fn named(parts: &[&str]) -> String {
+fn build_name(parts: &[&str]) -> String {
     let name = format!("{}-auto-hep", parts.join("-"));
     if name.len() <= MAX_NAME_LENGTH {
         return name;
@@ -207,7 +207,7 @@ mod tests {
         found: &BTreeMap<String, HostEndpoint>,
     ) -> Vec<ObjectWrite> {
         let nodes = nodes.iter().map(|node| (node.metadata.name.clone(), node.clone())).collect();
-        let claims = super::writes(config, &nodes, found, SubjectOrigin::Kubernetes);
+        let claims = super::decide_writes(config, &nodes, found, SubjectOrigin::Kubernetes);
         claims.into_iter().map(|claim| claim.action).collect()
     }
 
@@ -279,7 +279,7 @@ mod tests {
         // A manual change is reverted.
         found.get_mut("n1-auto-hep").unwrap().spec.profiles.clear();
         assert_eq!(step(&nodes, &mut found), 1);
-        let claims = super::writes(Some(&config), &BTreeMap::new(), &found, SubjectOrigin::Kubernetes);
+        let claims = super::decide_writes(Some(&config), &BTreeMap::new(), &found, SubjectOrigin::Kubernetes);
         assert_eq!(claims[0].absent, [AbsenceSubject::node("n1")].into());
         assert_eq!(step(&[], &mut found), 1);
         assert!(found.is_empty());
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn long_names_are_short() {
-        let name = named(&[&"n".repeat(250)]);
+        let name = build_name(&[&"n".repeat(250)]);
         assert!(name.len() < 60 && name.ends_with("-auto-hep"), "{name}");
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
     }

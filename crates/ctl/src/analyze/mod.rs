@@ -76,7 +76,7 @@ pub async fn analyze(
         cluster = apply_changes(&cluster, resources, false)?.0;
     }
     let secrets = Some(args.secrets_dir.clone()).filter(|dir| dir.is_dir());
-    let mut findings = findings(cluster, secrets, interfaces);
+    let mut findings = run_checks(cluster, secrets, interfaces);
     if args.filename.is_some() {
         findings.retain(|finding| !NODE_REPORTED_CHECKS.contains(&finding.check));
     }
@@ -100,7 +100,7 @@ async fn load(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster
 }
 
 /// Runs all checks and returns the findings, sorted by object.
-fn findings(
+fn run_checks(
     cluster: PolicyCluster,
     secrets: Option<PathBuf>,
     interfaces: Vec<(String, u32)>,

@@ -61,7 +61,7 @@ fn found(more: Vec<Value>) -> Vec<(String, &'static str)> {
     let mut objects = clean();
     objects.extend(more);
     let interfaces = [("eth0", 1500), ("cali1", 1500)].map(|(name, mtu)| (name.to_owned(), mtu)).to_vec();
-    let findings = findings(cluster(objects), Some("/nonexistent".into()), interfaces);
+    let findings = run_checks(cluster(objects), Some("/nonexistent".into()), interfaces);
     for finding in &findings {
         assert!(!finding.reason.is_empty() && !finding.advice.is_empty(), "{finding:?}");
     }
@@ -107,7 +107,7 @@ fn invalid_selectors_are_named_as_invalid() {
         // As stored by a program that does not validate.
         let kind = tortie_model::Kind::from_name(object["kind"].as_str().unwrap()).unwrap();
         all.put(Resource::from_store(kind, object).unwrap());
-        let found = findings(all, None, Vec::new());
+        let found = run_checks(all, None, Vec::new());
         let [finding] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((finding.object.as_str(), finding.check), (name, "selector-invalid"));
         assert!(finding.reason.starts_with(part), "{finding:?}");
@@ -244,7 +244,7 @@ fn node_with_warnings(name: &str, warnings: &[NetworkWarning]) -> Value {
 fn a_warning_of_many_nodes_is_one_finding() {
     let mut objects = clean();
     objects.extend(["n1", "n2", "n3", "n4"].map(|name| node_with_warnings(name, &[unrouted()])));
-    let found = findings(cluster(objects), None, Vec::new());
+    let found = run_checks(cluster(objects), None, Vec::new());
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].reason, "pods on other nodes are unreachable (on n1, n2, n3 and 1 more)");
     assert_eq!(found[0].advice, "Set vxlanMode.");
@@ -263,7 +263,7 @@ fn unreachable_policies_are_reported() {
 fn an_mtu_that_does_not_fit_is_found() {
     let interfaces = [("eth0", 1500), ("eth1", 9000), ("cali1", 1500), ("cali2", 9000)];
     let interfaces = interfaces.map(|(name, mtu)| (name.to_owned(), mtu)).to_vec();
-    let found = findings(cluster(clean()), None, interfaces);
+    let found = run_checks(cluster(clean()), None, interfaces);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].check, "mtu-too-large");
     assert_eq!(found[0].reason, "workload interfaces have a larger MTU than eth0 (1500): cali2 (9000)");
@@ -273,7 +273,7 @@ fn an_mtu_that_does_not_fit_is_found() {
         json!({"kind": "Node", "metadata": {"name": "n2"}, "spec": {}}),
         json!({"kind": "FelixConfiguration", "metadata": {"name": "node.n2"}, "spec": {"vxlanMTU": 1400}}),
     ]);
-    let found = findings(cluster(objects), None, Vec::new());
+    let found = run_checks(cluster(objects), None, Vec::new());
     let reasons: Vec<&str> = found
         .iter()
         .filter(|finding| finding.check == "mtu-differs")
@@ -293,7 +293,7 @@ fn warnings_cover_only_written_objects_that_match_endpoints() {
         object["apiVersion"] = API_VERSION.into();
         Resource::from_user(object).unwrap()
     };
-    let text = warnings::text(all.clone(), &[written(&typo)], None);
+    let text = warnings::render_warnings(all.clone(), &[written(&typo)], None);
     assert_eq!(
         text,
         "Warning: NetworkPolicy(shop/typo): its selector matches no endpoint\n\
@@ -305,9 +305,9 @@ fn warnings_cover_only_written_objects_that_match_endpoints() {
     let encrypting = json!({"kind": "FelixConfiguration", "metadata": {"name": "default"}, "spec": {"wireguardEnabled": true}});
     let mut objects = clean();
     objects.push(encrypting.clone());
-    assert_eq!(warnings::text(cluster(objects), &[written(&encrypting)], None), "");
+    assert_eq!(warnings::render_warnings(cluster(objects), &[written(&encrypting)], None), "");
     // Findings about other objects are not reported.
-    assert_eq!(warnings::text(all, &[written(&clean()[9])], None), "");
+    assert_eq!(warnings::render_warnings(all, &[written(&clean()[9])], None), "");
     // Without endpoints, a selector that matches nothing is not reported.
-    assert_eq!(warnings::text(cluster(vec![typo.clone()]), &[written(&typo)], None), "");
+    assert_eq!(warnings::render_warnings(cluster(vec![typo.clone()]), &[written(&typo)], None), "");
 }

@@ -3,7 +3,7 @@
 
 use super::checks::NODE_REPORTED_CHECKS;
 use super::finding::AnalysisFinding;
-use super::{findings, load};
+use super::{load, run_checks};
 use crate::namespace::RequestedNamespace;
 use crate::policy::PolicyCluster;
 use crate::verbs;
@@ -46,14 +46,13 @@ pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, ask
         return;
     }
     let looking = async {
-        let (kind, name_prefix) = (Kind::WorkloadEndpoint, String::new());
-        let endpoints = KeyRange::Resources { kind, namespace: None, name_prefix };
+        let endpoints = KeyRange::all(Kind::WorkloadEndpoint);
         let first = store.client().list_page(&endpoints, &PageRequest::first(MAX_ENDPOINTS)).await.ok()?;
         if first.next.is_some() {
             return None;
         }
         let secrets = Some(PathBuf::from(DEFAULT_SECRETS_DIR)).filter(|dir| Path::new(dir).is_dir());
-        Some(text(load(store).await.ok()?, &written, secrets))
+        Some(render_warnings(load(store).await.ok()?, &written, secrets))
     };
     if let Ok(Some(text)) = tokio::time::timeout(WARNING_TIMEOUT, looking).await {
         // Ignore write errors: standard error may be closed.
@@ -61,22 +60,25 @@ pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, ask
     }
 }
 
-pub(super) fn text(cluster: PolicyCluster, written: &[Resource], secrets: Option<PathBuf>) -> String {
+pub(super) fn render_warnings(
+    cluster: PolicyCluster,
+    written: &[Resource],
+    secrets: Option<PathBuf>,
+) -> String {
     let objects: BTreeSet<String> = written.iter().map(Resource::identify).collect();
     let settings = written.iter().any(|resource| resource.kind() == Kind::FelixConfiguration);
     let has_endpoints = cluster.workloads().next().is_some() || cluster.host_endpoints().next().is_some();
     let has_nodes = cluster.nodes().next().is_some();
-    let concerns = |finding: &AnalysisFinding| {
-        let is_about =
-            objects.contains(&finding.object) || (settings && finding.object == "FelixConfiguration");
-        is_about
-            && !NODE_REPORTED_CHECKS.contains(&finding.check)
-            && (has_endpoints || !ENDPOINT_DEPENDENT_CHECKS.contains(&finding.check))
-            && (has_nodes || !NODE_DEPENDENT_CHECKS.contains(&finding.check))
-    };
     let mut text = String::new();
-    for finding in findings(cluster, secrets, Vec::new()).iter().filter(|finding| concerns(finding)) {
-        text += &format!("Warning: {}: {}\n  {}\n", finding.object, finding.reason, finding.advice);
+    for AnalysisFinding { object, check, reason, advice } in run_checks(cluster, secrets, Vec::new()) {
+        let is_written = objects.contains(&object) || (settings && object == "FelixConfiguration");
+        if is_written
+            && !NODE_REPORTED_CHECKS.contains(&check)
+            && (has_endpoints || !ENDPOINT_DEPENDENT_CHECKS.contains(&check))
+            && (has_nodes || !NODE_DEPENDENT_CHECKS.contains(&check))
+        {
+            text += &format!("Warning: {object}: {reason}\n  {advice}\n");
+        }
     }
     text
 }

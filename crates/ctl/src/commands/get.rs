@@ -78,12 +78,12 @@ async fn find(
 /// Sorts tiers in the order in which they apply.
 fn sort_tiers(tiers: &mut ResourceList) {
     tiers.items.sort_by(|a, b| {
-        let by_order = tier_order(a).total_cmp(&tier_order(b));
+        let by_order = read_tier_order(a).total_cmp(&read_tier_order(b));
         by_order.then_with(|| a.metadata().name.cmp(&b.metadata().name))
     });
 }
 
-fn tier_order(tier: &Resource) -> f64 {
+fn read_tier_order(tier: &Resource) -> f64 {
     tier.to_value().pointer("/spec/order").and_then(Value::as_f64).unwrap_or(f64::INFINITY)
 }
 

@@ -27,14 +27,14 @@ enum PatchError {
     Namespace(#[from] NamespaceError),
     #[error(transparent)]
     Patch(#[from] ObjectPatchError),
-    #[error("{error}{}", similar_fields(*.kind, .error))]
+    #[error("{error}{}", suggest_fields(*.kind, .error))]
     Decode { kind: Kind, error: DecodeError },
     #[error(transparent)]
     Verb(#[from] VerbError),
 }
 
 /// Returns the text to append to an error about unknown fields: `; did you mean spec.cidr?`, or nothing.
-fn similar_fields(kind: Kind, error: &DecodeError) -> String {
+fn suggest_fields(kind: Kind, error: &DecodeError) -> String {
     let DecodeError::UnknownField(fields) = error else { return String::new() };
     let meant = find_similar_fields(kind, fields);
     meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()

@@ -104,8 +104,8 @@ impl WatchPrinter {
 
     fn print(&mut self, what: &str, resource: &Resource, out: &mut dyn Write) -> CommandResult<()> {
         match &self.shape {
-            WatchFormat::Yaml => write!(out, "---\n{}", codec::to_yaml(&event_object(what, resource)))?,
-            WatchFormat::Json => writeln!(out, "{}", event_object(what, resource))?,
+            WatchFormat::Yaml => write!(out, "---\n{}", codec::to_yaml(&build_event(what, resource)))?,
+            WatchFormat::Json => writeln!(out, "{}", build_event(what, resource))?,
             WatchFormat::Table(layout) => {
                 let mut row = layout.row(resource, &self.facts);
                 row.insert(0, what.to_owned());
@@ -140,7 +140,7 @@ impl WatchPrinter {
     }
 }
 
-fn event_object(event: &str, resource: &Resource) -> serde_json::Value {
+fn build_event(event: &str, resource: &Resource) -> serde_json::Value {
     json!({"type": event, "object": resource.to_value()})
 }
 

@@ -1,6 +1,6 @@
 //! `ipam configure`: changes the settings of IP address management.
 
-use super::{IpamConfigureArgs, allocator};
+use super::{IpamConfigureArgs, build_allocator};
 use crate::failure::{CommandError, CommandResult};
 use std::io::Write;
 use tortie_ipam::ConfigChange;
@@ -60,7 +60,7 @@ pub async fn configure(
     store: &ResourceClient,
     out: &mut dyn Write,
 ) -> CommandResult<()> {
-    let config = allocator(store).configure(change).await?;
+    let config = build_allocator(store).configure(change).await?;
     if change.strict_affinity.is_some() {
         writeln!(out, "Successfully set StrictAffinity to: {}", config.strict_affinity)?;
     }

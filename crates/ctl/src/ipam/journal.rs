@@ -98,7 +98,7 @@ impl AttachmentJournals {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => return self.unreadable.push(format!("{}: {error}", dir.display())),
         };
-        self.nodes.extend(node_name(state_dir));
+        self.nodes.extend(read_node_name(state_dir));
         self.read.push(dir.clone());
         for entry in entries {
             let path = match entry {
@@ -137,7 +137,7 @@ fn read_attachment(path: &Path) -> Result<Option<LiveAttachment>, RecordError> {
 }
 
 /// Returns the name that the node has written to its state directory, or Calico to its own.
-fn node_name(state_dir: &Path) -> Option<String> {
+fn read_node_name(state_dir: &Path) -> Option<String> {
     let mut name = std::fs::read_to_string(state_dir.join("nodename")).ok();
     if name.is_none() && state_dir == Path::new(DEFAULT_STATE_DIR) {
         name = std::fs::read_to_string("/var/lib/calico/nodename").ok();

@@ -159,7 +159,7 @@ pub async fn run(args: &IpamArgs, global: &GlobalArgs, out: &mut dyn Write) -> C
 }
 
 /// Returns an allocator that owns no blocks: the commands only read and release, they never allocate.
-fn allocator(store: &ResourceClient) -> Allocator {
+fn build_allocator(store: &ResourceClient) -> Allocator {
     Allocator::new(store.client().clone(), BlockOwner::host("calicoctl"))
 }
 

@@ -4,7 +4,7 @@ use super::journal::AttachmentJournals;
 use super::report::{CheckReport, LeakedAllocation, LeakedHandle};
 use super::show::list_blocks;
 use super::users::AddressUsers;
-use super::{IpamReleaseArgs, allocator, parse_address};
+use super::{IpamReleaseArgs, build_allocator, parse_address};
 use crate::failure::{CommandError, CommandResult};
 use crate::release::{CLIENT_VERSION, same};
 use crate::session::{cluster_information, string_at};
@@ -42,7 +42,7 @@ async fn release_address(
             attachment.container_id
         )));
     }
-    let report = allocator(store).release(&[block::ReleaseRequest::of(address)]).await?;
+    let report = build_allocator(store).release(&[block::ReleaseRequest::of(address)]).await?;
     if let Some(error) = report.error {
         return Err(error.into());
     }
@@ -66,7 +66,7 @@ async fn release_leaks(
     let leaks = intersect(&reports, |report| report.leaks().collect());
     writeln!(out, "Releasing {} old IPs...", leaks.len())?;
     let blocks = list_blocks(&IpamRecords::new(store.client().clone())).await?;
-    let allocated = current_allocations(&blocks);
+    let allocated = list_current_allocations(&blocks);
     let (left, gone): (Vec<LeakedAllocation>, Vec<LeakedAllocation>) =
         leaks.into_iter().partition(|leak| allocated.contains(leak));
     // The report may be older than a workload, and it may have been made on a host that cannot see the
@@ -86,7 +86,7 @@ async fn release_leaks(
             sequence_number: Some(sequence_number),
         })
         .collect();
-    let released = allocator(store).release(&wanted).await?;
+    let released = build_allocator(store).release(&wanted).await?;
     if let Some(error) = released.error {
         return Err(CommandError::context("failed to release IPs", error));
     }
@@ -109,7 +109,7 @@ async fn release_leaks(
 
 /// Returns the current allocations. The sequence number distinguishes an allocation from an earlier one of
 /// the same address.
-fn current_allocations(blocks: &[AddressBlock]) -> BTreeSet<LeakedAllocation> {
+fn list_current_allocations(blocks: &[AddressBlock]) -> BTreeSet<LeakedAllocation> {
     let allocations = blocks.iter().flat_map(block::allocations);
     allocations
         .filter(|allocation| !allocation.is_cooling_down())

@@ -1,7 +1,7 @@
 //! `ipam show`: prints address usage, the user of an address, borrowed addresses, or the settings.
 
 use super::bordered_table::{self, ColumnAlign, five_digits};
-use super::{IpamShowArgs, allocator, parse_address};
+use super::{IpamShowArgs, build_allocator, parse_address};
 use crate::failure::CommandResult;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -81,14 +81,14 @@ async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Writ
     for pool in &pools {
         let inside: Vec<_> = blocks.iter().filter(|block| pool.cidr.contains(&block.cidr)).collect();
         let usage = usage::of_pool(&pool.cidr, inside.iter().copied(), &reservations);
-        rows.push(usage_row("IP Pool", pool.cidr.to_string(), usage));
+        rows.push(build_usage_row("IP Pool", pool.cidr.to_string(), usage));
         if with_blocks {
-            rows.extend(inside.iter().map(|block| block_row(block, &reservations)));
+            rows.extend(inside.iter().map(|block| build_block_row(block, &reservations)));
         }
     }
     if with_blocks {
         let orphans = blocks.iter().filter(|block| !pools.iter().any(|p| p.cidr.contains(&block.cidr)));
-        rows.extend(orphans.map(|block| block_row(block, &reservations)));
+        rows.extend(orphans.map(|block| build_block_row(block, &reservations)));
     }
     let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
     let mut align = [ColumnAlign::Right; 6];
@@ -97,11 +97,11 @@ async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Writ
     Ok(())
 }
 
-fn block_row(block: &AddressBlock, reservations: &ReservedRanges) -> [String; 6] {
-    usage_row("Block", block.cidr.to_string(), usage::of_block(block, reservations))
+fn build_block_row(block: &AddressBlock, reservations: &ReservedRanges) -> [String; 6] {
+    build_usage_row("Block", block.cidr.to_string(), usage::of_block(block, reservations))
 }
 
-fn usage_row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {
+fn build_usage_row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {
     let AddressUsage { total, in_use, reserved, free } = usage;
     let [in_use, reserved, free] = [in_use, reserved, free].map(|number| {
         let percent = 100.0 * number as f64 / total as f64;
@@ -167,7 +167,7 @@ fn describe_holder(allocation: &AddressAllocation<'_>) -> (String, String) {
 }
 
 async fn show_configuration(store: &ResourceClient, out: &mut dyn Write) -> CommandResult<()> {
-    let config = allocator(store).config().await?;
+    let config = build_allocator(store).config().await?;
     let persistence = config.kubevirt_vm_address_persistence.as_deref().unwrap_or("Enabled");
     let rows = [
         ("StrictAffinity", config.strict_affinity.to_string()),

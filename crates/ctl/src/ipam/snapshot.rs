@@ -87,11 +87,13 @@ impl IpamSnapshot {
         all.extend(
             findings.outside_pools.iter().chain(&findings.not_allocated).map(|address| self.in_use(*address)),
         );
-        all.extend(self.users.conflicts.iter().map(|(address, holders)| conflict(*address, holders)));
+        all.extend(self.users.conflicts.iter().map(|(address, holders)| build_conflict(*address, holders)));
         all.extend(findings.leaked_handles.iter().map(|id| self.leaked_handle(id)));
         all.extend(findings.missing_handles.iter().map(|id| Suspicion::MissingHandle { id: id.clone() }));
-        let faults =
-            findings.faults.iter().flat_map(|(cidr, faults)| faults.iter().map(move |f| fault(cidr, f)));
+        let faults = findings
+            .faults
+            .iter()
+            .flat_map(|(cidr, faults)| faults.iter().map(move |f| build_fault(cidr, f)));
         all.extend(faults);
         all
     }
@@ -114,10 +116,12 @@ impl IpamSnapshot {
             .missing_handles
             .retain(|id| confirmed.contains(&Suspicion::MissingHandle { id: id.clone() }));
         for (cidr, faults) in &mut findings.faults {
-            faults.retain(|text| confirmed.contains(&fault(cidr, text)));
+            faults.retain(|text| confirmed.contains(&build_fault(cidr, text)));
         }
         findings.faults.retain(|_, faults| !faults.is_empty());
-        self.users.conflicts.retain(|address, holders| confirmed.contains(&conflict(*address, holders)));
+        self.users
+            .conflicts
+            .retain(|address, holders| confirmed.contains(&build_conflict(*address, holders)));
         self.findings = findings;
     }
 
@@ -144,11 +148,11 @@ impl IpamSnapshot {
     }
 }
 
-fn conflict(address: IpAddr, holders: &BTreeSet<String>) -> Suspicion {
+fn build_conflict(address: IpAddr, holders: &BTreeSet<String>) -> Suspicion {
     Suspicion::Conflict { address, holders: holders.clone() }
 }
 
-fn fault(cidr: &str, fault: &str) -> Suspicion {
+fn build_fault(cidr: &str, fault: &str) -> Suspicion {
     Suspicion::Fault { cidr: cidr.to_owned(), fault: fault.to_owned() }
 }
 

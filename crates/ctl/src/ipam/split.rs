@@ -41,7 +41,7 @@ pub async fn split(args: &IpamSplitArgs, store: &ResourceClient, out: &mut dyn W
 
     let mut old = pool.to_value();
     old["spec"]["disabled"] = json!(true);
-    let old = resource(old)?;
+    let old = convert_to_resource(old)?;
     let revision = store.update(old).await?.metadata().resource_version.clone();
     let revision = revision.parse().map_err(|_| CommandError::message("the pool has no revision"))?;
     let mut changes: Vec<EntryChange> = pieces.iter().map(|piece| create(piece.clone())).collect();
@@ -101,12 +101,12 @@ fn divide(pool: &Resource, number: u32) -> CommandResult<Vec<Resource>> {
             if let Some(object) = object.as_object_mut() {
                 object.remove("status");
             }
-            resource(object)
+            convert_to_resource(object)
         })
         .collect()
 }
 
-fn resource(object: serde_json::Value) -> CommandResult<Resource> {
+fn convert_to_resource(object: serde_json::Value) -> CommandResult<Resource> {
     Resource::from_store(Kind::IPPool, object).map_err(CommandError::message)
 }
 

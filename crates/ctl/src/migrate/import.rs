@@ -108,15 +108,15 @@ enum MigrationFileError {
 impl MigrationFile {
     /// Returns whether addresses are assigned to workloads of which the file contains no endpoint.
     fn lacks_endpoints(&self) -> bool {
-        let assigned = |(_, value): &(StoreKey, StoreValue)| match value {
-            StoreValue::Block(block) => allocations(block).any(|allocation| {
-                allocation.handle().is_some_and(|handle| handle != WINDOWS_RESERVED_HANDLE)
-                    && allocation.attribute(attribute::TYPE_ATTRIBUTE).is_none()
-            }),
-            _ => false,
-        };
-        self.addresses.iter().any(assigned)
-            && !self.resources.iter().any(|resource| resource.kind() == Kind::WorkloadEndpoint)
+        let blocks = self.addresses.iter().filter_map(|(_, value)| match value {
+            StoreValue::Block(block) => Some(block),
+            _ => None,
+        });
+        let mut allocations = blocks.flat_map(allocations);
+        allocations.any(|allocation| {
+            allocation.handle().is_some_and(|handle| handle != WINDOWS_RESERVED_HANDLE)
+                && allocation.attribute(attribute::TYPE_ATTRIBUTE).is_none()
+        }) && !self.resources.iter().any(|resource| resource.kind() == Kind::WorkloadEndpoint)
     }
 
     fn parse(bytes: &[u8]) -> Result<MigrationFile, MigrationFileError> {

@@ -122,7 +122,7 @@ fn rename_nodes(key: &mut StoreKey, value: &mut StoreValue, names: &NodeNames) {
             }
         }
         StoreKey::Handle { id } => {
-            if let Some(new) = renamed_handle(id, names) {
+            if let Some(new) = rename_handle(id, names) {
                 *id = new;
             }
         }
@@ -138,14 +138,14 @@ fn rename_nodes(key: &mut StoreKey, value: &mut StoreValue, names: &NodeNames) {
         if let Some(new) = attribute.secondary.get("node").and_then(|name| names.get(name)) {
             attribute.secondary.insert("node".to_owned(), new.clone());
         }
-        if let Some(new) = attribute.handle_id.as_deref().and_then(|id| renamed_handle(id, names)) {
+        if let Some(new) = attribute.handle_id.as_deref().and_then(|id| rename_handle(id, names)) {
             attribute.handle_id = Some(new);
         }
     }
 }
 
 /// Returns the new handle of a tunnel address, if the node of the tunnel is renamed.
-fn renamed_handle(id: &str, names: &NodeNames) -> Option<String> {
+fn rename_handle(id: &str, names: &NodeNames) -> Option<String> {
     let (tunnel, node) = TunnelType::of_handle(id)?;
     Some(tunnel.handle(names.get(node)?))
 }

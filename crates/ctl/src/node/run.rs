@@ -84,10 +84,10 @@ impl RunArgs {
 
     fn line(&self) -> String {
         let variables = self.variables();
-        let set = variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let set = variables.iter().map(|(name, value)| format!("{name}={}", quote_argument(value)));
         let words = self.words();
         set.chain(["tortie".to_owned()])
-            .chain(words.iter().map(|word| quoted(word)))
+            .chain(words.iter().map(|word| quote_argument(word)))
             .collect::<Vec<_>>()
             .join(" ")
     }
@@ -96,7 +96,7 @@ impl RunArgs {
         let set: String = self
             .variables()
             .iter()
-            .map(|(name, value)| format!("Environment={name}={}\n", quoted(value)))
+            .map(|(name, value)| format!("Environment={name}={}\n", quote_argument(value)))
             .collect();
         let words = self.words().join(" ");
         format!(
@@ -107,7 +107,7 @@ impl RunArgs {
 }
 
 /// Quotes the text for a shell if necessary.
-fn quoted(text: &str) -> String {
+fn quote_argument(text: &str) -> String {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c)) {
         return text.to_owned();
     }

@@ -27,8 +27,8 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     };
     let peers: Vec<&Value> = answer["peers"].as_array().into_iter().flatten().collect();
     for (family, is_v6) in [("IPv4", false), ("IPv6", true)] {
-        let peers = peers.iter().filter(|peer| address(peer).contains(':') == is_v6);
-        let rows: Vec<[String; 5]> = peers.filter_map(|peer| row(peer)).collect();
+        let peers = peers.iter().filter(|peer| format_address(peer).contains(':') == is_v6);
+        let rows: Vec<[String; 5]> = peers.filter_map(|peer| build_row(peer)).collect();
         writeln!(out, "\n{family} BGP status")?;
         if rows.is_empty() {
             writeln!(out, "No {family} peers found.")?;
@@ -39,11 +39,11 @@ pub fn print(run_dir: &Path, out: &mut dyn Write) -> CommandResult<()> {
     Ok(writeln!(out)?)
 }
 
-fn address(peer: &Value) -> &str {
+fn format_address(peer: &Value) -> &str {
     peer["address"].as_str().unwrap_or_default()
 }
 
-fn row(peer: &Value) -> Option<[String; 5]> {
+fn build_row(peer: &Value) -> Option<[String; 5]> {
     let name = peer["name"].as_str()?;
     let kind = match name.split_once('_')?.0 {
         "Mesh" => "node-to-node mesh",
@@ -57,11 +57,11 @@ fn row(peer: &Value) -> Option<[String; 5]> {
         Some(error) if state != "Established" => format!("{state} {error}"),
         _ => state.to_owned(),
     };
-    Some([address(peer).to_owned(), kind.to_owned(), up.to_owned(), since(peer), info])
+    Some([format_address(peer).to_owned(), kind.to_owned(), up.to_owned(), format_since(peer), info])
 }
 
 /// Returns the time of day if the event was today, otherwise the date.
-fn since(peer: &Value) -> String {
+fn format_since(peer: &Value) -> String {
     let then = peer["since"].as_i64().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
     let Some(then) = then else { return String::new() };
     let day = then.strftime("%Y-%m-%d").to_string();

@@ -5,7 +5,7 @@ pub mod go;
 pub mod table;
 pub mod template;
 
-use columns::{CellFacts, KindColumns, OutputColumn};
+use columns::{CellFacts, ColumnVisibility, KindColumns, OutputColumn};
 use serde_json::Value;
 use tortie_model::{Kind, Resource, ResourceList, codec};
 
@@ -101,9 +101,9 @@ impl TableLayout {
     pub fn new(kind: Kind, format: &OutputFormat, with_namespace: bool) -> Result<TableLayout, OutputError> {
         let columns = KindColumns::of(kind);
         let mut headings: Vec<&str> = match format {
-            OutputFormat::Wide => columns.wide.to_vec(),
+            OutputFormat::Wide => columns.headings(ColumnVisibility::Wide),
             OutputFormat::CustomColumns(headings) => headings.iter().map(String::as_str).collect(),
-            _ => columns.ps.to_vec(),
+            _ => columns.headings(ColumnVisibility::Always),
         };
         if with_namespace && kind.is_namespaced() {
             headings.insert(0, "NAMESPACE");
@@ -112,7 +112,7 @@ impl TableLayout {
         for heading in headings {
             selected.push(columns.find(heading).ok_or_else(|| OutputError::UnknownHeading {
                 heading: heading.to_owned(),
-                valid: columns.all.iter().map(|column| column.heading).collect(),
+                valid: columns.headings(ColumnVisibility::OnRequest),
             })?);
         }
         Ok(TableLayout { columns: selected })

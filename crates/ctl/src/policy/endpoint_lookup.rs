@@ -171,7 +171,7 @@ fn contains(texts: &[String], address: IpAddr) -> bool {
 }
 
 /// Returns the pod or container of an endpoint.
-fn short_name(endpoint: &WorkloadEndpoint) -> &str {
+fn shorten_name(endpoint: &WorkloadEndpoint) -> &str {
     let spec = &endpoint.spec;
     match spec.orchestrator.as_str() {
         "k8s" => &spec.pod,
@@ -181,16 +181,16 @@ fn short_name(endpoint: &WorkloadEndpoint) -> &str {
 }
 
 pub fn workload_name(endpoint: &WorkloadEndpoint) -> String {
-    format!("{}/{}", endpoint.metadata.namespace, short_name(endpoint))
+    format!("{}/{}", endpoint.metadata.namespace, shorten_name(endpoint))
 }
 
 fn is_called(endpoint: &WorkloadEndpoint, name: &str) -> bool {
     match name.split_once('/') {
         Some((namespace, name)) => {
             endpoint.metadata.namespace == namespace
-                && (short_name(endpoint) == name || endpoint.metadata.name == name)
+                && (shorten_name(endpoint) == name || endpoint.metadata.name == name)
         }
-        None => short_name(endpoint) == name || endpoint.metadata.name == name,
+        None => shorten_name(endpoint) == name || endpoint.metadata.name == name,
     }
 }
 
@@ -210,7 +210,7 @@ fn unknown_name(cluster: &PolicyCluster, kind: Option<&str>, name: &str) -> Endp
     let mut similar: Vec<(f64, String)> = workloads
         .chain(hosts)
         .chain(nodes)
-        .map(|known| (similarity(&known, name), known))
+        .map(|known| (measure_similarity(&known, name), known))
         .filter(|(similarity, _)| *similarity > NAME_SIMILARITY_THRESHOLD)
         .collect();
     similar.sort_by(|(a, one), (b, other)| b.total_cmp(a).then_with(|| one.cmp(other)));
@@ -225,7 +225,7 @@ fn unknown_name(cluster: &PolicyCluster, kind: Option<&str>, name: &str) -> Endp
 }
 
 /// Returns the similarity of two names, with or without their namespaces.
-fn similarity(known: &str, name: &str) -> f64 {
+fn measure_similarity(known: &str, name: &str) -> f64 {
     let [short_known, short_name] = [known, name].map(|name| name.rsplit('/').next().unwrap_or_default());
     strsim::jaro_winkler(known, name).max(strsim::jaro_winkler(short_known, short_name))
 }

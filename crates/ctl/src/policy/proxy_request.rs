@@ -73,8 +73,7 @@ impl FromStr for RequestLine {
         if path.contains(char::is_whitespace) {
             return Err(form());
         }
-        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        if method.is_empty() || !method.bytes().all(is_token) {
+        if method.is_empty() || !method.bytes().all(is_token_byte) {
             return Err(ProxyRequestError::Method(method.to_owned()));
         }
         if RequestPath::parse(path) == Err(RequestPathError::NotAbsolute) {
@@ -82,6 +81,11 @@ impl FromStr for RequestLine {
         }
         Ok(RequestLine { method: method.to_owned(), path: path.to_owned() })
     }
+}
+
+/// Returns whether the byte may occur in a method (`tchar` of RFC 9110, section 5.6.2).
+fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 impl FromStr for ServiceAccountPrincipal {

@@ -17,8 +17,8 @@ pub fn describe_rule(rule: &Rule) -> String {
     words.extend(rule.ip_version.map(|version| format!("IPv{version}")));
     words.extend(rule.protocol.as_ref().map(Protocol::to_string));
     words.extend(rule.not_protocol.as_ref().map(|protocol| format!("all but {protocol}")));
-    words.extend(rule.icmp.as_ref().and_then(icmp_fields));
-    words.extend(rule.not_icmp.as_ref().and_then(icmp_fields).map(|icmp| format!("not {icmp}")));
+    words.extend(rule.icmp.as_ref().and_then(format_icmp_fields));
+    words.extend(rule.not_icmp.as_ref().and_then(format_icmp_fields).map(|icmp| format!("not {icmp}")));
     for (direction, side) in [("from", &rule.source), ("to", &rule.destination)] {
         let criteria = describe_side(side);
         if !criteria.is_empty() {
@@ -48,7 +48,7 @@ fn describe_http(http: &HTTPMatch) -> String {
     text
 }
 
-fn icmp_fields(icmp: &ICMPFields) -> Option<String> {
+fn format_icmp_fields(icmp: &ICMPFields) -> Option<String> {
     match (icmp.r#type?, icmp.code) {
         (kind, None) => Some(format!("type {kind}")),
         (kind, Some(code)) => Some(format!("type {kind} code {code}")),
@@ -180,9 +180,9 @@ impl<'a> PacketScene<'a> {
             RuleCriterion::IpVersion(IpVersion::V6) => "it is for IPv6 alone".to_owned(),
             RuleCriterion::Protocol(protocol) => format!("it is for {} alone", protocol_name(protocol)),
             RuleCriterion::NotProtocol(protocol) => format!("it leaves out {}", protocol_name(protocol)),
-            RuleCriterion::Icmp(icmp) => format!("it is for ICMP {} alone", icmp_type(icmp)),
+            RuleCriterion::Icmp(icmp) => format!("it is for ICMP {} alone", format_icmp_type(icmp)),
             RuleCriterion::NotIcmp(icmp) if self.packet.icmp.is_some() => {
-                format!("it leaves out ICMP {}", icmp_type(icmp))
+                format!("it leaves out ICMP {}", format_icmp_type(icmp))
             }
             RuleCriterion::NotIcmp(_) => "it is for ICMP alone".to_owned(),
             RuleCriterion::Nets(end, nets) => format!("{} is not in {}", self.whose_address(end), list(nets)),
@@ -210,7 +210,7 @@ impl<'a> PacketScene<'a> {
             }
             RuleCriterion::Ports(end, ranges, _) => {
                 let wanted = written.side(end).map(|side| list(&side.ports));
-                let wanted = wanted.unwrap_or_else(|| ranges_text(ranges));
+                let wanted = wanted.unwrap_or_else(|| format_ranges(ranges));
                 if self.packet.has_ports() {
                     format!("{} port {} is not {wanted}", end_name(end), self.port(end))
                 } else {
@@ -268,14 +268,14 @@ pub fn end_name(end: PacketEnd) -> &'static str {
     }
 }
 
-fn icmp_type(icmp: IcmpMatch) -> String {
+fn format_icmp_type(icmp: IcmpMatch) -> String {
     match icmp.code {
         Some(code) => format!("type {} code {code}", icmp.r#type),
         None => format!("type {}", icmp.r#type),
     }
 }
 
-fn ranges_text(ranges: &[PortInterval]) -> String {
+fn format_ranges(ranges: &[PortInterval]) -> String {
     let mut texts = Vec::new();
     for PortInterval { first, last } in ranges {
         texts.push(if first == last { first.to_string() } else { format!("{first}:{last}") });

@@ -151,7 +151,7 @@ impl DataplaneHandle {
         self.turns.clone()
     }
 
-    /// Whether the engine is running; it ends by itself only when it can no longer read the kernel's events.
+    /// Returns whether the engine is running; it ends by itself only when it can no longer read the kernel's events.
     pub fn is_running(&self) -> bool {
         !self.engine.is_finished()
     }

@@ -39,7 +39,7 @@ impl fmt::Display for MissingGuard {
 }
 
 /// Returns the interface name that Felix uses for an endpoint.
-fn interface_of(endpoint: &GuardedEndpoint) -> &str {
+fn find_interface(endpoint: &GuardedEndpoint) -> &str {
     match endpoint {
         GuardedEndpoint::Workload(interface) | GuardedEndpoint::Host(Some(interface)) => interface,
         GuardedEndpoint::Host(None) => ALL_INTERFACES,
@@ -47,8 +47,8 @@ fn interface_of(endpoint: &GuardedEndpoint) -> &str {
 }
 
 /// Returns Felix's chains that guard an endpoint, each with the hook from which it has to be reachable.
-fn chains_of(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
-    let interface = interface_of(endpoint);
+fn list_chains(endpoint: &GuardedEndpoint) -> Vec<(u32, String)> {
+    let interface = find_interface(endpoint);
     match endpoint {
         GuardedEndpoint::Workload(_) => vec![
             (FORWARD, format!("{FELIX_CHAIN_PREFIX}fw-{interface}")),
@@ -78,7 +78,7 @@ pub async fn missing_guards(netns: &Netns) -> DataplaneResult<Vec<MissingGuard>>
     let host_has_ipv6 = kernel.addresses().await?.iter().any(|(_, net)| is_routed_ipv6(net));
     let mut needs = Vec::new();
     for endpoint in guarded {
-        let index = links.get(interface_of(&endpoint)).copied();
+        let index = links.get(find_interface(&endpoint)).copied();
         for ipv6 in [false, true] {
             let (has_packets, is_certain) = match endpoint {
                 // A workload without routes may receive packets of either family.
@@ -92,14 +92,14 @@ pub async fn missing_guards(netns: &Netns) -> DataplaneResult<Vec<MissingGuard>>
             }
         }
     }
-    let mut programs = nft_programs(netns).await?;
-    let missing = unmet_needs(&needs, &programs);
+    let mut programs = list_nft_programs(netns).await?;
+    let missing = list_unmet_needs(&needs, &programs);
     if missing.is_empty() {
         return Ok(missing);
     }
     // Only if needed: the program that reads the legacy tables may not be installed.
     programs.extend(legacy::read_filter_programs(netns).await?);
-    Ok(unmet_needs(&needs, &programs))
+    Ok(list_unmet_needs(&needs, &programs))
 }
 
 /// An endpoint that may receive packets of a family.
@@ -111,20 +111,20 @@ struct GuardNeed {
     is_certain: bool,
 }
 
-fn unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGuard> {
+fn list_unmet_needs(needs: &[GuardNeed], programs: &[FilterProgram]) -> Vec<MissingGuard> {
     let mut missing = Vec::new();
     for need in needs {
         let mut of_family = programs.iter().filter(|program| program.ipv6 == need.ipv6).peekable();
         let is_needed = need.is_certain || of_family.peek().is_some();
         if is_needed && !of_family.any(|program| program.guards(&need.endpoint)) {
-            let interface = interface_of(&need.endpoint).to_owned();
+            let interface = find_interface(&need.endpoint).to_owned();
             missing.push(MissingGuard { interface, ipv6: need.ipv6 });
         }
     }
     missing
 }
 
-/// Whether routes of a family lead to an interface; `None` if no route of any family does.
+/// Returns whether routes of a family lead to an interface; `None` if no route of any family does.
 fn has_routes(routes: &[KernelRoute], interface: Option<u32>, ipv6: bool) -> Option<bool> {
     let index = interface?;
     let mut found = None;
@@ -159,10 +159,10 @@ pub(super) struct FilterProgram {
 
 impl FilterProgram {
     fn guards(&self, endpoint: &GuardedEndpoint) -> bool {
-        chains_of(endpoint).iter().all(|(hook, chain)| self.reaches(*hook, chain))
+        list_chains(endpoint).iter().all(|(hook, chain)| self.reaches(*hook, chain))
     }
 
-    /// Whether packets at a hook can reach a chain that has rules.
+    /// Returns whether packets at a hook can reach a chain that has rules.
     fn reaches(&self, hook: u32, wanted: &str) -> bool {
         let entries = self.entries.iter().filter(|(number, _)| *number == hook);
         let mut waiting: Vec<&str> = entries.map(|(_, chain)| chain.as_str()).collect();
@@ -180,7 +180,7 @@ impl FilterProgram {
     }
 }
 
-async fn nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
+async fn list_nft_programs(netns: &Netns) -> DataplaneResult<Vec<FilterProgram>> {
     let programs = read_programs(&netns.nftables()?).await;
     programs.map_err(|error| DataplaneError::kernel("tables of Felix", &error))
 }
@@ -207,7 +207,7 @@ async fn read_programs(connection: &Connection<Nftables>) -> nlink::Result<Vec<F
         for set in connection.list_sets_in(table, family).await? {
             if set.data_type == Some(wire::NFT_DATA_VERDICT) {
                 let elements = connection.list_set_elements(table, &set.name, family).await?;
-                maps.insert(set.name, elements.iter().filter_map(chain_of).collect());
+                maps.insert(set.name, elements.iter().filter_map(find_chain).collect());
             }
         }
         for rule in connection.list_rules(table, family).await? {
@@ -223,7 +223,7 @@ async fn read_programs(connection: &Connection<Nftables>) -> nlink::Result<Vec<F
 }
 
 /// Returns the chain that an element of a verdict map jumps to.
-fn chain_of(element: &SetElement) -> Option<String> {
+fn find_chain(element: &SetElement) -> Option<String> {
     match element.data()? {
         SetElementData::Verdict(Verdict::JumpTo(chain) | Verdict::GotoTo(chain)) => Some(chain.to_string()),
         _ => None,
@@ -275,7 +275,7 @@ mod tests {
         let needs = [need(false, true), need(true, false)];
         let guard = || program(&[("INPUT", &["cali-fh-eth0"]), ("cali-fh-eth0", &[])]);
         let shown = |needs: &[GuardNeed], programs: &[FilterProgram]| -> Vec<String> {
-            unmet_needs(needs, programs).iter().map(ToString::to_string).collect()
+            list_unmet_needs(needs, programs).iter().map(ToString::to_string).collect()
         };
         assert_eq!(shown(&needs, &[]), ["eth0 (IPv4)"]);
         assert_eq!(shown(&needs, &[guard()]), [""; 0]);

@@ -36,7 +36,7 @@ fn strip_table(chain: &str) -> &str {
     chain.strip_prefix("filter-").unwrap_or(chain)
 }
 
-/// Whether a rule belongs to Felix, by its comment or its jump target.
+/// Returns whether a rule belongs to Felix, by its comment or its jump target.
 fn is_felix(comment: Option<&str>, target: Option<&str>) -> bool {
     comment.is_some_and(|comment| comment.starts_with(FELIX_COMMENT_PREFIX))
         || target.is_some_and(|target| target.starts_with(FELIX_CHAIN_PREFIX))
@@ -62,7 +62,7 @@ impl FelixLeftovers {
         }
     }
 
-    /// Whether the removal is complete: chains found from now on were written after it.
+    /// Returns whether the removal is complete: chains found from now on were written after it.
     pub fn are_removed(&self) -> bool {
         self.done
     }
@@ -114,7 +114,7 @@ impl FelixRemoval {
     }
 }
 
-/// Whether tables of a family belong to iptables-nft.
+/// Returns whether tables of a family belong to iptables-nft.
 fn is_ip(family: Family) -> bool {
     [Family::Ip, Family::Ip6].contains(&family)
 }

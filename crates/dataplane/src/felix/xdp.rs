@@ -19,11 +19,11 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
 
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let mut outcome = FelixRemoval::default();
-    let pins = pins(Path::new(FELIX_PIN_DIR));
+    let pins = list_pins(Path::new(FELIX_PIN_DIR));
     if pins.is_empty() {
         return Ok(outcome);
     }
-    let felix = programs(&pins, &mut outcome.failures);
+    let felix = list_programs(&pins, &mut outcome.failures);
     let kernel = XdpPrograms::open(netns)?;
     for attached in kernel.attached().await?.into_iter().filter(|attached| felix.contains(&attached.program))
     {
@@ -43,7 +43,7 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     Ok(outcome)
 }
 
-fn pins(directory: &Path) -> Vec<PathBuf> {
+fn list_pins(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_pin =
         |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(FELIX_PIN_PREFIX);
@@ -52,7 +52,7 @@ fn pins(directory: &Path) -> Vec<PathBuf> {
 
 /// Returns the ids of the pinned programs. The kernel lists them in `/proc/self/fdinfo` while the programs are open;
 /// this process has no other programs open.
-fn programs(pins: &[PathBuf], failures: &mut Vec<String>) -> BTreeSet<u32> {
+fn list_programs(pins: &[PathBuf], failures: &mut Vec<String>) -> BTreeSet<u32> {
     let mut open = Vec::new();
     for pin in pins {
         match BpfFilter::from_pinned(pin) {

@@ -68,14 +68,14 @@ pub async fn forget_flows(netns: &Netns, addresses: &BTreeSet<IpAddr>) {
     };
     for v4 in [true, false] {
         if addresses.iter().any(|address| address.is_ipv4() == v4)
-            && let Err(error) = forget_family(&connection, v4, addresses).await
+            && let Err(error) = delete_family_flows(&connection, v4, addresses).await
         {
             tracing::warn!(%error, ?addresses, "cannot delete conntrack entries of removed workloads");
         }
     }
 }
 
-async fn forget_family(
+async fn delete_family_flows(
     connection: &Connection<Netfilter>,
     v4: bool,
     addresses: &BTreeSet<IpAddr>,
@@ -92,7 +92,7 @@ async fn forget_family(
     delete(connection, theirs).await.map(|_| ())
 }
 
-fn conntrack_error(error: nlink::Error) -> DataplaneError {
+fn convert_error(error: nlink::Error) -> DataplaneError {
     DataplaneError::kernel("connection tracking", &error)
 }
 
@@ -104,10 +104,10 @@ pub async fn delete_denied_flows(
     let connection = netns.conntrack()?;
     let mut count = 0;
     for v4 in [true, false] {
-        let flows = list(&connection, v4).await.map_err(conntrack_error)?;
+        let flows = list(&connection, v4).await.map_err(convert_error)?;
         let denied: Vec<&ConntrackEntry> =
             flows.iter().filter(|flow| opening(flow).is_some_and(|packet| is_denied(&packet))).collect();
-        count += delete(&connection, denied).await.map_err(conntrack_error)?;
+        count += delete(&connection, denied).await.map_err(convert_error)?;
     }
     Ok(count)
 }

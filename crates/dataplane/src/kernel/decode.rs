@@ -124,7 +124,7 @@ fn find_attribute(bytes: &[u8], number: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(kind, _)| *kind == number).map(|(_, value)| value)
 }
 
-/// Whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
+/// Returns whether a link message reports the interface as administratively down. The kernel has then dropped its IPv4 routes
 /// without notification.
 pub fn is_disabled(message: &LinkMessage) -> bool {
     message.flags() & IFF_UP == 0

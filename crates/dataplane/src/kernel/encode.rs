@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-/// Flag RTNH_F_ONLINK: the gateway is reachable on the interface even if no route says so.
+/// Flag RTNH_F_ONLINK: the gateway is reachable on the interface even without a route to it.
 const ONLINK: u32 = 4;
 /// Metric attribute of a route that holds its MTU.
 const RTAX_MTU: u16 = 2;

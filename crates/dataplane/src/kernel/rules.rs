@@ -16,11 +16,11 @@ impl RtnetlinkClient {
 
     pub async fn add_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
         self.faults.check(|| KernelObject::RoutingRule { priority: entry.rule.priority })?;
-        Ok(self.connection.add_rule(rule_builder(entry.rule).protocol(entry.protocol)).await?)
+        Ok(self.connection.add_rule(build_rule(entry.rule).protocol(entry.protocol)).await?)
     }
 
     pub async fn delete_rule(&self, entry: RuleEntry) -> Result<(), KernelRejection> {
-        let rule = rule_builder(entry.rule);
+        let rule = build_rule(entry.rule);
         // In a delete request, protocol 0 matches rules of any protocol.
         let rule = if entry.protocol == 0 { rule } else { rule.protocol(entry.protocol) };
         Ok(self.connection.del_rule(rule).await?)
@@ -28,7 +28,7 @@ impl RtnetlinkClient {
 }
 
 /// Creates a rule for packets without the mark.
-fn rule_builder(rule: RoutingRule) -> RuleBuilder {
+fn build_rule(rule: RoutingRule) -> RuleBuilder {
     let builder = if rule.is_ipv4 { RuleBuilder::v4() } else { RuleBuilder::v6() };
     builder.priority(rule.priority).invert().fwmark_mask(rule.mark, rule.mark).table(rule.table.0)
 }

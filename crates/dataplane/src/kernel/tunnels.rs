@@ -95,14 +95,14 @@ impl RtnetlinkClient {
     pub async fn set_forwarding_entry(&self, key: FdbKey, interface: &str, node: IpAddr) -> TunnelResult {
         self.faults
             .check(|| KernelObject::ForwardingEntry { mac: key.mac, interface: interface.to_owned() })?;
-        Ok(self.connection.replace_fdb(forwarding_entry(key, node)).await?)
+        Ok(self.connection.replace_fdb(build_forwarding_entry(key, node)).await?)
     }
 
     pub async fn delete_forwarding_entry(&self, key: FdbKey, node: IpAddr) -> TunnelResult {
-        Ok(self.connection.del_fdb_entry(forwarding_entry(key, node)).await?)
+        Ok(self.connection.del_fdb_entry(build_forwarding_entry(key, node)).await?)
     }
 }
 
-fn forwarding_entry(key: FdbKey, node: IpAddr) -> FdbEntryBuilder {
+fn build_forwarding_entry(key: FdbKey, node: IpAddr) -> FdbEntryBuilder {
     FdbEntryBuilder::new(key.mac).ifindex(key.device).dst(node).permanent().self_()
 }

@@ -44,7 +44,7 @@ impl KernelLink {
         self.kind.as_deref() == Some("wireguard")
     }
 
-    /// Whether the interface encapsulates packets and sends them through another interface.
+    /// Returns whether the interface encapsulates packets and sends them through another interface.
     pub fn is_tunnel(&self) -> bool {
         let kinds = ["ip6gre", "ip6tnl", "ipip", "gre", "geneve", "sit", "vxlan", "wireguard"];
         self.kind.as_deref().is_some_and(|kind| kinds.contains(&kind))
@@ -161,7 +161,7 @@ impl KernelRoute {
         (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
     }
 
-    /// Whether both routes have the same key: the kernel accepts only one of them unless it is asked to append.
+    /// Returns whether both routes have the same key: the kernel accepts only one of them unless it is asked to append.
     pub fn same_place(&self, other: &KernelRoute) -> bool {
         self.key == other.key && self.metric == other.metric
     }
@@ -217,7 +217,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Whether the two are equal apart from rounding by the kernel. The kernel stores bursts as durations, which is
+    /// Returns whether the two are equal apart from rounding by the kernel. The kernel stores bursts as durations, which is
     /// inexact; they need no comparison because `limit` grows with the burst.
     pub fn is_like(&self, other: &TokenBucket) -> bool {
         self.rate == other.rate && self.limit == other.limit && self.peak_rate() == other.peak_rate()

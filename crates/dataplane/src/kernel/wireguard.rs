@@ -52,14 +52,14 @@ pub struct WireguardChange {
 }
 
 impl WireguardChange {
-    /// Whether the change removes peers or allowed IPs.
+    /// Returns whether the change removes peers or allowed IPs.
     pub fn is_removal(&self) -> bool {
         !self.removed.is_empty() || !self.narrowed.is_empty()
     }
 }
 
 impl WireguardChange {
-    /// Whether a peer is new and has no keepalive. A keepalive is sent immediately when it is enabled and starts the
+    /// Returns whether a peer is new and has no keepalive. A keepalive is sent immediately when it is enabled and starts the
     /// handshake. So the first packet need not wait for the handshake, and a peer that has changed its key is reachable
     /// again.
     fn is_greeted(&self, key: &[u8; 32]) -> bool {
@@ -81,7 +81,7 @@ impl WireguardChange {
         });
         let narrowed = self.narrowed.iter().map(|(key, allowed)| {
             let peer = WgPeerBuilder::new(*key).update_only().replace_allowed_ips();
-            peer.allowed_ips(allowed.iter().map(allowed_ip))
+            peer.allowed_ips(allowed.iter().map(encode_allowed_ip))
         });
         let removed = self.removed.iter().map(|key| WgPeerBuilder::new(*key).remove());
         peers.chain(narrowed).chain(removed).fold(builder, WgDeviceBuilder::peer)
@@ -124,14 +124,14 @@ impl WireguardClient {
 }
 
 fn set(key: [u8; 32], peer: &WireguardPeerState) -> WgPeerBuilder {
-    let builder = WgPeerBuilder::new(key).allowed_ips(peer.allowed.iter().map(allowed_ip));
+    let builder = WgPeerBuilder::new(key).allowed_ips(peer.allowed.iter().map(encode_allowed_ip));
     match peer.endpoint {
         Some(endpoint) => builder.endpoint(endpoint),
         None => builder,
     }
 }
 
-fn allowed_ip(net: &IpNet) -> AllowedIp {
+fn encode_allowed_ip(net: &IpNet) -> AllowedIp {
     match net {
         IpNet::V4(net) => AllowedIp::v4(net.network(), net.prefix_len()),
         IpNet::V6(net) => AllowedIp::v6(net.network(), net.prefix_len()),

@@ -43,7 +43,7 @@ pub struct DiscoveredPod {
 pub async fn discover(host: &Netns, searches: &[PodSearch]) -> DataplaneResult<Vec<Option<DiscoveredPod>>> {
     let mut found = vec![None; searches.len()];
     let outside = host.rtnetlink()?;
-    let links = links(&outside).await?;
+    let links = list_links(&outside).await?;
     let ends: BTreeMap<&str, &LinkMessage> = links
         .iter()
         .filter(|link| link.kind() == Some("veth"))
@@ -57,11 +57,11 @@ pub async fn discover(host: &Netns, searches: &[PodSearch]) -> DataplaneResult<V
             open.push((index, *far));
         }
     }
-    for path in namespaces() {
+    for path in list_namespaces() {
         if open.is_empty() {
             break;
         }
-        let pods = match pods_inside(&outside, &path, searches, &open).await {
+        let pods = match find_pods_inside(&outside, &path, searches, &open).await {
             Ok(pods) => pods,
             Err(error) => {
                 tracing::debug!(%error, path = %path.display(), "cannot look for workloads in a namespace");
@@ -76,14 +76,14 @@ pub async fn discover(host: &Netns, searches: &[PodSearch]) -> DataplaneResult<V
     Ok(found)
 }
 
-/// Whether a namespace contains the container end of the host interface, with these addresses.
+/// Returns whether a namespace contains the container end of the host interface, with these addresses.
 pub async fn is_wired(host: &Netns, netns: &Path, search: &PodSearch) -> DataplaneResult<bool> {
     let outside = host.rtnetlink()?;
     let Some(far) = link::find(&outside, &search.host_interface).await? else { return Ok(false) };
-    Ok(!pods_inside(&outside, netns, std::slice::from_ref(search), &[(0, &far)]).await?.is_empty())
+    Ok(!find_pods_inside(&outside, netns, std::slice::from_ref(search), &[(0, &far)]).await?.is_empty())
 }
 
-/// Whether a namespace already has an interface of this name; false if the namespace no longer exists.
+/// Returns whether a namespace already has an interface of this name; false if the namespace no longer exists.
 pub async fn has_interface(netns: &Path, name: &str) -> DataplaneResult<bool> {
     match Netns::open(netns) {
         Ok(container) => Ok(link::find(&container.rtnetlink()?, name).await?.is_some()),
@@ -94,7 +94,7 @@ pub async fn has_interface(netns: &Path, name: &str) -> DataplaneResult<bool> {
 
 /// Finds the searched workloads in one namespace. The caller must have listed the host's interfaces before: that makes
 /// the kernel assign an id to the namespace of each peer.
-async fn pods_inside(
+async fn find_pods_inside(
     outside: &Connection<Route>,
     path: &Path,
     searches: &[PodSearch],
@@ -106,7 +106,7 @@ async fn pods_inside(
         return Ok(BTreeMap::new());
     }
     let inside = container.rtnetlink()?;
-    let links = links(&inside).await?;
+    let links = list_links(&inside).await?;
     let mut present = None;
     let mut pods = BTreeMap::new();
     for (index, far) in open {
@@ -135,11 +135,11 @@ fn has_host_mac(far: &LinkMessage) -> bool {
     far.address() == Some(&HOST_MAC[..])
 }
 
-async fn links(connection: &Connection<Route>) -> DataplaneResult<Vec<LinkMessage>> {
+async fn list_links(connection: &Connection<Route>) -> DataplaneResult<Vec<LinkMessage>> {
     connection.get_links().await.map_err(|error| DataplaneError::kernel("list of interfaces", &error))
 }
 
-fn namespaces() -> Vec<PathBuf> {
+fn list_namespaces() -> Vec<PathBuf> {
     // `/var/run` is usually a symlink to `/run`.
     let dirs: BTreeSet<PathBuf> =
         NAMESPACE_DIRS.iter().filter_map(|dir| std::fs::canonicalize(dir).ok()).collect();

@@ -116,7 +116,7 @@ pub(super) async fn remove_pair(
     if are_peers(&near, &far) { remove_veth(inside, inner).await } else { Ok(()) }
 }
 
-/// Whether two interfaces are the ends of one pair.
+/// Returns whether two interfaces are the ends of one pair.
 pub(super) fn are_peers(near: &LinkMessage, far: &LinkMessage) -> bool {
     near.link() == Some(far.ifindex()) && far.link() == Some(near.ifindex())
 }

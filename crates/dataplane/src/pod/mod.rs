@@ -121,10 +121,10 @@ async fn run_blocking<T>(work: impl Future<Output = T>) -> T {
 /// Connects a namespace. If a step fails, everything created before it is removed.
 pub async fn attach(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     request.validate()?;
-    run_blocking(wire(host, request)).await
+    run_blocking(connect_namespace(host, request)).await
 }
 
-async fn wire(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
+async fn connect_namespace(host: &Netns, request: &AttachRequest) -> DataplaneResult<AttachedInterface> {
     let container = Netns::open(&request.netns)?.failing_like(host);
     let outside = host.rtnetlink()?;
     let inside = container.rtnetlink()?;

@@ -45,7 +45,7 @@ impl ChangedPolicy {
         *everything || !none
     }
 
-    /// Whether a changed set is referenced by one of the rules.
+    /// Returns whether a changed set is referenced by one of the rules.
     fn concern_rules(&self, rules: &[PlannedRule]) -> bool {
         !self.sets.is_empty() && rules.iter().flat_map(PlannedRule::sets).any(|set| self.sets.contains(set))
     }

@@ -109,18 +109,18 @@ pub trait PolicyEngine: Send + Sync {
     /// Marks kernel state as stale that another program may have changed.
     fn invalidate(&mut self, event: PolicyEvent);
 
-    /// Whether [`PolicyEngine::set_interfaces`] has any effect.
+    /// Returns whether [`PolicyEngine::set_interfaces`] has any effect.
     fn needs_interfaces(&self) -> bool;
 
     /// Sets the interfaces that do not belong to workloads, and their addresses.
     fn set_interfaces(&mut self, interfaces: BTreeMap<String, Vec<IpAddr>>);
 
-    /// Whether [`PolicyEngine::set_flow_interfaces`] has any effect.
+    /// Returns whether [`PolicyEngine::set_flow_interfaces`] has any effect.
     fn offloads(&self) -> bool;
 
     fn set_flow_interfaces(&mut self, interfaces: FlowInterfaces);
 
-    /// Whether the kernel enforces the complete plan, except for single objects that it rejected: endpoints that depend
+    /// Returns whether the kernel enforces the complete plan, except for single objects that it rejected: endpoints that depend
     /// on those are closed.
     fn is_settled(&self) -> bool;
 

@@ -32,7 +32,7 @@ impl ReconcileContext {
         self.settings.interface_prefixes.iter().any(|prefix| interface.starts_with(prefix.as_str()))
     }
 
-    /// Whether an interface belongs to a workload: a workload of the plan has it, or its name has a workload prefix.
+    /// Returns whether an interface belongs to a workload: a workload of the plan has it, or its name has a workload prefix.
     pub fn is_workload(&self, interface: &str) -> bool {
         self.has_workload_prefix(interface) || self.plan.active(interface).is_some()
     }
@@ -49,7 +49,7 @@ impl ReconcileContext {
         claimants.into_iter().flatten().cloned().collect()
     }
 
-    /// Whether the interface is one of our tunnel devices.
+    /// Returns whether the interface is one of our tunnel devices.
     pub fn is_tunnel(&self, index: u32) -> bool {
         self.links.get(index).is_some_and(|link| self.tunnel_called(&link.name).is_some())
     }

@@ -51,7 +51,7 @@ pub enum OperationError {
 }
 
 impl OperationError {
-    /// Whether the kernel rejected the operation because the object already exists.
+    /// Returns whether the kernel rejected the operation because the object already exists.
     pub fn is_exists(&self) -> bool {
         matches!(self, OperationError::Rejected(rejection) if rejection.kind == RejectionKind::Exists)
     }

@@ -150,7 +150,7 @@ impl<'a> LinkChange<'a> {
         self.new.is_none()
     }
 
-    /// Whether the interface exists before and after the change with the same name, and is up or down as before.
+    /// Returns whether the interface exists before and after the change with the same name, and is up or down as before.
     pub fn keeps_name_and_state(&self) -> bool {
         match (self.old, self.new) {
             (Some(old), Some(new)) => old.name == new.name && old.is_up() == new.is_up(),

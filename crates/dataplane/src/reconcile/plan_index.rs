@@ -155,7 +155,7 @@ impl PlanIndex {
         main.chain(self.plan.routes.keys().copied())
     }
 
-    /// Whether an address belongs to a workload or is in a block of the cluster.
+    /// Returns whether an address belongs to a workload or is in a block of the cluster.
     pub fn covers(&self, address: IpAddr) -> bool {
         let routes = self.plan.routes.keys().map(|key| &key.destination);
         let workloads = self.by_address.contains_key(&address);
@@ -233,12 +233,12 @@ impl PlanIndex {
         self.plan.learnt.get(destination)
     }
 
-    /// Whether the node has BGP, either its own speaker or a BIRD beside it.
+    /// Returns whether the node has BGP, either its own speaker or a BIRD beside it.
     pub fn speaks_bgp(&self) -> bool {
         self.plan.bgp.is_some()
     }
 
-    /// Whether the plan contains all routes that BGP has learned.
+    /// Returns whether the plan contains all routes that BGP has learned.
     pub fn is_learnt_complete(&self) -> bool {
         self.plan.learnt_complete
     }

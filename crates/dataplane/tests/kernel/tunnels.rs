@@ -91,7 +91,7 @@ impl TunnelCase {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// Whether all forwarding entries, neighbours and routes for the other node are present.
+    /// Returns whether all forwarding entries, neighbours and routes for the other node are present.
     fn is_whole(&self, node: &TestNamespace) -> bool {
         if !node.has_link(self.kind.device()) {
             return false;

@@ -96,7 +96,7 @@ impl TestFlow {
         self.client.hears(PACKET_TIMEOUT)
     }
 
-    /// Whether a byte that the client sends is lost.
+    /// Returns whether a byte that the client sends is lost.
     fn is_dead(&mut self) -> bool {
         self.client.write();
         !self.server.hears(NO_PACKET_TIMEOUT)

@@ -78,18 +78,7 @@ impl AuthState {
                 next.enabled = true;
             }
             AuthChange::Disable => next.enabled = false,
-            AuthChange::AddUser { name, .. } if name.is_empty() => return Err(RequestRejection::USER_EMPTY),
-            AuthChange::AddUser { name, .. } if self.user(name).is_some() => {
-                return Err(RequestRejection::USER_EXISTS);
-            }
-            AuthChange::AddUser { name, password } => {
-                if self.users.len() >= MAX_AUTH_ENTRIES {
-                    return Err(RequestRejection::TOO_MANY_REQUESTS);
-                }
-                let user = AuthUser { name: name.clone(), password: password.clone(), roles: Vec::new() };
-                next.users.push(user);
-                next.users.sort_by(|a, b| a.name.cmp(&b.name));
-            }
+            AuthChange::AddUser { name, password } => next.add_user(name, password)?,
             AuthChange::DeleteUser { name } => {
                 self.spare_root(name == ROOT)?;
                 self.user(name).ok_or(RequestRejection::USER_NOT_FOUND)?;
@@ -98,37 +87,14 @@ impl AuthState {
             AuthChange::ChangePassword { name, password } => {
                 next.user_mut(name)?.password = password.clone();
             }
-            AuthChange::GrantRole { user, role } => {
-                self.user(user).ok_or(RequestRejection::USER_NOT_FOUND)?;
-                if role != ROOT {
-                    self.role(role).ok_or(RequestRejection::ROLE_NOT_FOUND)?;
-                }
-                let roles = &mut next.user_mut(user)?.roles;
-                if !roles.contains(role) {
-                    roles.push(role.clone());
-                    roles.sort();
-                }
-            }
+            AuthChange::GrantRole { user, role } => next.grant_role(user, role)?,
             AuthChange::RevokeRole { user, role } => {
                 self.spare_root(user == ROOT && role == ROOT)?;
                 let roles = &mut next.user_mut(user)?.roles;
-                let place = roles
-                    .iter()
-                    .position(|granted| granted == role)
-                    .ok_or(RequestRejection::ROLE_NOT_GRANTED)?;
-                roles.remove(place);
+                let position = roles.iter().position(|granted| granted == role);
+                roles.remove(position.ok_or(RequestRejection::ROLE_NOT_GRANTED)?);
             }
-            AuthChange::AddRole { name } if name.is_empty() => return Err(RequestRejection::ROLE_EMPTY),
-            AuthChange::AddRole { name } if self.role(name).is_some() => {
-                return Err(RequestRejection::ROLE_EXISTS);
-            }
-            AuthChange::AddRole { name } => {
-                if self.roles.len() >= MAX_AUTH_ENTRIES {
-                    return Err(RequestRejection::TOO_MANY_REQUESTS);
-                }
-                next.roles.push(AuthRole { name: name.clone(), permissions: Vec::new() });
-                next.roles.sort_by(|a, b| a.name.cmp(&b.name));
-            }
+            AuthChange::AddRole { name } => next.add_role(name)?,
             AuthChange::DeleteRole { name } => {
                 self.spare_root(name == ROOT)?;
                 self.role(name).ok_or(RequestRejection::ROLE_NOT_FOUND)?;
@@ -156,6 +122,50 @@ impl AuthState {
         }
         next.revision = self.revision.max(1) + 1;
         Ok(next)
+    }
+
+    fn add_user(&mut self, name: &str, password: &[u8]) -> Result<(), RequestRejection> {
+        if name.is_empty() {
+            return Err(RequestRejection::USER_EMPTY);
+        }
+        if self.user(name).is_some() {
+            return Err(RequestRejection::USER_EXISTS);
+        }
+        if self.users.len() >= MAX_AUTH_ENTRIES {
+            return Err(RequestRejection::TOO_MANY_REQUESTS);
+        }
+        let user = AuthUser { name: name.to_owned(), password: password.to_vec(), roles: Vec::new() };
+        self.users.push(user);
+        self.users.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(())
+    }
+
+    fn add_role(&mut self, name: &str) -> Result<(), RequestRejection> {
+        if name.is_empty() {
+            return Err(RequestRejection::ROLE_EMPTY);
+        }
+        if self.role(name).is_some() {
+            return Err(RequestRejection::ROLE_EXISTS);
+        }
+        if self.roles.len() >= MAX_AUTH_ENTRIES {
+            return Err(RequestRejection::TOO_MANY_REQUESTS);
+        }
+        self.roles.push(AuthRole { name: name.to_owned(), permissions: Vec::new() });
+        self.roles.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(())
+    }
+
+    fn grant_role(&mut self, user: &str, role: &str) -> Result<(), RequestRejection> {
+        self.user(user).ok_or(RequestRejection::USER_NOT_FOUND)?;
+        if role != ROOT {
+            self.role(role).ok_or(RequestRejection::ROLE_NOT_FOUND)?;
+        }
+        let roles = &mut self.user_mut(user)?.roles;
+        if !roles.iter().any(|granted| granted == role) {
+            roles.push(role.to_owned());
+            roles.sort();
+        }
+        Ok(())
     }
 
     pub fn user(&self, name: &str) -> Option<&AuthUser> {

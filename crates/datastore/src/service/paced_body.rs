@@ -19,7 +19,7 @@ const RESPONSE_PIECE_BYTES: usize = 256 * 1024;
 const UNREAD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a body that sends `body` in pieces and releases its share of the response budget at the end.
-pub fn pace(body: Body, share: BudgetShare) -> Body {
+pub fn pace_response(body: Body, share: BudgetShare) -> Body {
     let answer = Arc::new(Mutex::new(PacedResponse {
         state: Some(PacedState { body, rest: Bytes::new(), _share: share }),
         polls: 0,
@@ -114,7 +114,7 @@ mod tests {
     async fn paced_response(budget: &ResponseBudget, size: usize) -> Body {
         let share = budget.wait_for(size).await.unwrap();
         let message = EncodedRange { chunks: vec![vec![7; size].into()] };
-        pace(Body::new(EncodedBody::new(message)), Arc::new(share))
+        pace_response(Body::new(EncodedBody::new(message)), Arc::new(share))
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 //! large response is sent at the pace of the client.
 
 use super::encoded_body::EncodedBody;
-use super::paced_body::pace;
+use super::paced_body::pace_response;
 use crate::limits::BudgetShare;
 use crate::range_encoder::EncodedRange;
 use futures::TryFutureExt;
@@ -51,12 +51,12 @@ fn post_process(mut response: http::Response<Body>) -> http::Response<Body> {
     if let Some(EncodedRangeResponse { message, share }) = response.extensions_mut().remove() {
         let body = Body::new(EncodedBody::new(message));
         return response.map(|_| match share {
-            Some(share) => pace(body, share),
+            Some(share) => pace_response(body, share),
             None => body,
         });
     }
     if let Some(share) = response.extensions_mut().remove::<BudgetShare>() {
-        return response.map(|body| pace(body, share));
+        return response.map(|body| pace_response(body, share));
     }
     // Only a response without a message has its status in the headers, so nearly every response returns here.
     if response.headers().get(Status::GRPC_STATUS).is_none() {

@@ -2,7 +2,7 @@
 
 use super::HubClientOptions;
 use crate::frame_reader::{FrameReadError, FrameReader};
-use crate::protocol::{ClientMessage, HubMessage, MAX_HUB_FRAME_BYTES, ProtocolError, class_of_range};
+use crate::protocol::{ClientMessage, HubMessage, MAX_HUB_FRAME_BYTES, ProtocolError, find_range_class};
 use crate::replica::HubReplica;
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ const MAX_RECONNECT_JITTER: Duration = Duration::from_millis(200);
 /// Follows the ranges on any available hub until the feed is dropped.
 pub fn follow(options: HubClientOptions, ranges: Vec<KeyRange>) -> Feed {
     let (sender, feed) = mpsc::channel(EVENT_QUEUE_LENGTH);
-    let mut wanted: Vec<String> = ranges.iter().filter_map(class_of_range).map(str::to_owned).collect();
+    let mut wanted: Vec<String> = ranges.iter().filter_map(find_range_class).map(str::to_owned).collect();
     wanted.sort();
     wanted.dedup();
     let mut replica = HubReplica::new(&options.node, wanted);
-    let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(class_of_range);
+    let guarded = ranges.iter().filter(|range| is_guarded(range)).filter_map(find_range_class);
     let grace = StoreLimits::from_environment().absence_grace;
     let max_rejections = grace.as_millis().div_ceil(SNAPSHOT_DISTRUST_DELAY.as_millis());
     replica.set_snapshot_check(

@@ -63,16 +63,16 @@ impl LedgerBucket {
 
     /// Applies a record and returns whether it changed the bucket.
     pub fn apply(&mut self, record: &Arc<FeedRecord>, sequence: u64) -> bool {
-        let place = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
-        match (place, record.action()) {
+        let position = self.entries.binary_search_by(|entry| entry.record.key.cmp(&record.key));
+        match (position, record.action()) {
             (Err(_), RecordAction::Delete) => return false,
             (Ok(at), RecordAction::Delete) => {
                 let entry = self.entries.remove(at);
                 self.sum.remove(entry.digest);
             }
-            (place, RecordAction::Put | RecordAction::Unreadable) => {
+            (position, RecordAction::Put | RecordAction::Unreadable) => {
                 let entry = BucketEntry { record: record.clone(), digest: record.digest() };
-                match place {
+                match position {
                     Ok(at) if self.entries[at].digest == entry.digest => return false,
                     Ok(at) => {
                         self.sum.remove(self.entries[at].digest);

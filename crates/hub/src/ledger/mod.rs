@@ -9,7 +9,7 @@ pub use log::ChangeLogLimits;
 
 use crate::protocol::{
     BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubMessage, HubStoreStatus, MAX_RECORD_BYTES,
-    RecordAction, RecordPayload, bucket_of, class_of_range, key_prefix_of_kind, to_record,
+    RecordAction, RecordPayload, build_key_prefix, choose_bucket, find_range_class, to_record,
 };
 use bytes::Bytes;
 use log::ChangeLog;
@@ -76,7 +76,7 @@ impl HubLedger {
             sequence: 0,
             buckets: (0..BUCKET_COUNT).map(|index| Arc::new(LedgerBucket::new(index))).collect(),
             log: ChangeLog::new(limits),
-            classes: ranges.iter().filter_map(class_of_range).map(str::to_owned).collect(),
+            classes: ranges.iter().filter_map(find_range_class).map(str::to_owned).collect(),
             marks: BTreeMap::new(),
             status: HubStoreStatus::default(),
             in_sync: false,
@@ -94,7 +94,7 @@ impl HubLedger {
             match message {
                 FeedMessage::Reached { range, revision } => {
                     // Revisions without a numeric order cannot be compared.
-                    if let (Some(class), Some(number)) = (class_of_range(&range), revision.number()) {
+                    if let (Some(class), Some(number)) = (find_range_class(&range), revision.number()) {
                         self.flush(&mut records, None);
                         self.marks.insert(class.to_owned(), number);
                     }
@@ -152,7 +152,7 @@ impl HubLedger {
     fn apply_frame(&mut self, mut records: Vec<Arc<FeedRecord>>, status: Option<HubStoreStatus>) {
         let sequence = if self.in_sync { self.sequence + 1 } else { 0 };
         records.retain(|record| {
-            let bucket = Arc::make_mut(&mut self.buckets[bucket_of(&record.key)]);
+            let bucket = Arc::make_mut(&mut self.buckets[choose_bucket(&record.key)]);
             let before = bucket.len();
             let changed = bucket.apply(record, sequence);
             if changed {
@@ -204,7 +204,7 @@ impl HubLedger {
 
     /// Returns the number of entries of a kind. Scans all entries.
     pub fn count(&self, kind: Kind) -> usize {
-        let begin = key_prefix_of_kind(kind);
+        let begin = build_key_prefix(kind);
         self.buckets.iter().map(|bucket| bucket.count(&begin)).sum()
     }
 
@@ -219,7 +219,7 @@ impl HubLedger {
 
     /// Returns whether the client has seen a revision that this hub has not received.
     pub fn is_behind(&self, marks: &BTreeMap<String, u64>) -> bool {
-        marks.iter().any(|(class, heard)| self.marks.get(class).is_some_and(|here| here < heard))
+        marks.iter().any(|(class, seen)| self.marks.get(class).is_some_and(|received| received < seen))
     }
 
     pub fn bucket(&self, index: usize) -> Option<&Arc<LedgerBucket>> {

@@ -68,7 +68,7 @@ fn frames_are_bounded_and_oversized_entries_are_unreadable() {
     assert!(ledger.sequence() >= 4, "{} frames", ledger.sequence());
     ledger.apply_feed([put("huge", 99, MAX_RECORD_BYTES)]);
     assert_eq!(ledger.counts().oversized, 1);
-    let bucket = ledger.bucket(bucket_of(r#"{"kind":"Tier","name":"huge"}"#)).unwrap();
+    let bucket = ledger.bucket(choose_bucket(r#"{"kind":"Tier","name":"huge"}"#)).unwrap();
     assert!(bucket.frames().0.iter().all(|frame| frame.len() < 10_000));
 }
 
@@ -76,7 +76,7 @@ fn frames_are_bounded_and_oversized_entries_are_unreadable() {
 fn a_bucket_is_encoded_once_until_it_changes() {
     let mut ledger = ledger(ChangeLogLimits::default());
     ledger.apply_feed([put("a", 1, 0)]);
-    let index = bucket_of(r#"{"kind":"Tier","name":"a"}"#);
+    let index = choose_bucket(r#"{"kind":"Tier","name":"a"}"#);
     let held = ledger.bucket(index).unwrap().clone();
     let (frames, encoded) = held.frames();
     assert!(encoded);

@@ -25,7 +25,7 @@ pub use message::{
 };
 pub use payload::{PayloadError, RecordPayload};
 pub use record::{
-    FeedRecord, RecordAction, class_of, class_of_range, collection_of, from_record, key_prefix_of_kind,
+    FeedRecord, RecordAction, build_key_prefix, find_class, find_collection, find_range_class, from_record,
     to_record,
 };
 
@@ -51,7 +51,7 @@ pub const MAX_RECORD_BYTES: usize = 8 << 20;
 const LENGTH_PREFIX_BYTES: usize = 4;
 
 /// Returns the newest version that both sides support.
-pub fn common_version(oldest: u32, newest: u32) -> Option<u32> {
+pub fn choose_version(oldest: u32, newest: u32) -> Option<u32> {
     let version = NEWEST_PROTOCOL_VERSION.min(newest);
     (version >= OLDEST_PROTOCOL_VERSION.max(oldest)).then_some(version)
 }
@@ -97,7 +97,7 @@ pub fn unframe(buffer: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, Pro
 }
 
 /// Returns the bucket of a key. Part of the protocol: both sides must compute the same.
-pub fn bucket_of(key: &str) -> usize {
+pub fn choose_bucket(key: &str) -> usize {
     let hash = Sha256::digest(key.as_bytes());
     usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKET_COUNT
 }

@@ -127,11 +127,11 @@ pub fn from_record(record: &FeedRecord) -> Result<FeedEvent, RecordFormatError> 
 }
 
 /// Returns the class of a key: the entries that are watched together, so that revisions within a class are ordered.
-pub fn class_of(key: &str) -> Option<String> {
-    class_of_json(&serde_json::from_str(key).ok()?)
+pub fn find_class(key: &str) -> Option<String> {
+    read_class(&serde_json::from_str(key).ok()?)
 }
 
-fn class_of_json(key: &Json) -> Option<String> {
+fn read_class(key: &Json) -> Option<String> {
     let fields = key.as_object()?;
     match fields.get(KIND) {
         Some(kind) => kind.as_str().map(str::to_owned),
@@ -140,19 +140,19 @@ fn class_of_json(key: &Json) -> Option<String> {
 }
 
 /// Returns the class of a key and the name prefix of its collection: a class can be the union of collections.
-pub fn collection_of(key: &str) -> Option<(String, &'static str)> {
+pub fn find_collection(key: &str) -> Option<(String, &'static str)> {
     let json: Json = serde_json::from_str(key).ok()?;
     let prefix = key_from_json(&json).map_or("", |key| collection_prefix(&key));
-    class_of_json(&json).map(|class| (class, prefix))
+    read_class(&json).map(|class| (class, prefix))
 }
 
 /// Returns the prefix of the keys of all resources of a kind.
-pub fn key_prefix_of_kind(kind: Kind) -> String {
+pub fn build_key_prefix(kind: Kind) -> String {
     format!("{{\"{KIND}\":\"{}\",", kind.name())
 }
 
 /// Returns the class of the keys of a range, or `None` if feeds do not carry them.
-pub fn class_of_range(range: &KeyRange) -> Option<&'static str> {
+pub fn find_range_class(range: &KeyRange) -> Option<&'static str> {
     Some(match range {
         KeyRange::Resources { kind, .. } | KeyRange::Written { kind, .. } => kind.name(),
         KeyRange::Blocks { .. } => BLOCK,

@@ -11,10 +11,10 @@ fn tier(text: &str, revision: u64) -> FeedMessage {
 
 #[test]
 fn the_newest_common_version_is_used() {
-    assert_eq!(common_version(1, 1), Some(1));
-    assert_eq!(common_version(1, 99), Some(NEWEST_PROTOCOL_VERSION));
-    assert_eq!(common_version(NEWEST_PROTOCOL_VERSION + 1, 99), None);
-    assert_eq!(common_version(0, 0), None);
+    assert_eq!(choose_version(1, 1), Some(1));
+    assert_eq!(choose_version(1, 99), Some(NEWEST_PROTOCOL_VERSION));
+    assert_eq!(choose_version(NEWEST_PROTOCOL_VERSION + 1, 99), None);
+    assert_eq!(choose_version(0, 0), None);
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn entries_survive_the_protocol() {
     let text = r#"{"kind":"Tier","apiVersion":"projectcalico.org/v3","metadata":{"name":"web"},"spec":{"order":7,"new":[1]}}"#;
     let record = to_record(tier(text, 17)).unwrap().unwrap();
     assert_eq!(record.key, r#"{"kind":"Tier","name":"web"}"#);
-    assert_eq!(class_of(&record.key).as_deref(), Some("Tier"));
-    assert!(record.key.starts_with(&key_prefix_of_kind(Kind::Tier)));
+    assert_eq!(find_class(&record.key).as_deref(), Some("Tier"));
+    assert!(record.key.starts_with(&build_key_prefix(Kind::Tier)));
     let FeedEvent::Put { key, value, revision } = from_record(&record).unwrap() else { panic!() };
     assert_eq!((key, revision), (StoreKey::resource(Kind::Tier, "", "web"), 17.into()));
     let tortie_model::StoreValue::Resource(resource) = value else { panic!() };
@@ -70,7 +70,7 @@ fn unknown_content_is_skipped_or_unreadable() {
         ..FeedRecord::default()
     };
     assert!(from_record(&record(r#"{"kind":"Wormhole","name":"x"}"#, "{}")).is_err());
-    assert_eq!(class_of(r#"{"kind":"Wormhole","name":"x"}"#).as_deref(), Some("Wormhole"));
+    assert_eq!(find_class(r#"{"kind":"Wormhole","name":"x"}"#).as_deref(), Some("Wormhole"));
     let event = from_record(&record(r#"{"kind":"Tier","name":"x"}"#, "[]")).unwrap();
     assert!(matches!(event, FeedEvent::Unreadable { .. }), "{event:?}");
     // A field and a message type that version 1 does not have.
@@ -93,9 +93,9 @@ fn keys_have_the_class_of_their_range() {
         assert!(range.contains(&key));
         let event = FeedEvent::Delete { key, revision: 1.into() };
         let record = to_record(FeedMessage::Event(event)).unwrap().unwrap();
-        assert_eq!(class_of(&record.key).as_deref(), class_of_range(&range));
+        assert_eq!(find_class(&record.key).as_deref(), find_range_class(&range));
     }
-    assert_eq!(class_of_range(&KeyRange::Handles), None);
+    assert_eq!(find_range_class(&KeyRange::Handles), None);
 }
 
 /// Version 1, byte for byte: hubs and nodes of different versions work together during an upgrade, so these bytes
@@ -144,7 +144,7 @@ fn version_1_is_unchanged() {
     let now: Vec<String> = frames.iter().map(hex).collect();
     let then: Vec<&str> = include_str!("version_1.hex").lines().collect();
     assert_eq!(now, then);
-    assert_eq!((bucket_of(&record.key), record.digest()), (VERSION_1_BUCKET, VERSION_1_DIGEST));
+    assert_eq!((choose_bucket(&record.key), record.digest()), (VERSION_1_BUCKET, VERSION_1_DIGEST));
 }
 
 const VERSION_1_BUCKET: usize = 522;

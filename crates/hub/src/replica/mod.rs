@@ -8,7 +8,7 @@ mod transfer;
 use crate::protocol::{
     BUCKET_COUNT, BucketMessage, ChangesMessage, ClientMessage, DigestsMessage, EndMessage, FeedRecord,
     HelloMessage, HubMessage, HubPosition, NEWEST_PROTOCOL_VERSION, OLDEST_PROTOCOL_VERSION, PROTOCOL_MAGIC,
-    ProtocolError, RecordAction, bucket_of, class_of, collection_of, from_record,
+    ProtocolError, RecordAction, choose_bucket, find_class, find_collection, from_record,
 };
 use bucket::ReplicaBucket;
 use outage::StoreOutage;
@@ -109,7 +109,7 @@ impl HubReplica {
 
     /// Records that no hub can be reached.
     pub fn record_unreachable(&mut self, reason: &str) -> Option<FeedEvent> {
-        self.outage.failed(reason)
+        self.outage.record_failure(reason)
     }
 
     /// Handles a message of the hub.
@@ -173,7 +173,7 @@ impl HubReplica {
     fn check_snapshot(&mut self, transfer: &BucketTransfer) -> Option<String> {
         let mut absences: BTreeMap<(String, &str), ListAbsence> = BTreeMap::new();
         let deleted = transfer.buckets.iter().flat_map(|bucket| &bucket.deleted);
-        for collection in deleted.filter_map(|key| collection_of(key)) {
+        for collection in deleted.filter_map(|key| find_collection(key)) {
             absences.entry(collection).or_default().missing += 1;
         }
         absences.retain(|(class, _), _| self.snapshot_check.guarded.contains(class));
@@ -181,7 +181,7 @@ impl HubReplica {
             self.snapshot_check.snapshots = 0;
             return None;
         }
-        for collection in self.buckets.iter().flat_map(ReplicaBucket::keys).filter_map(collection_of) {
+        for collection in self.buckets.iter().flat_map(ReplicaBucket::keys).filter_map(find_collection) {
             if let Some(absence) = absences.get_mut(&collection) {
                 absence.known += 1;
             }
@@ -247,7 +247,7 @@ impl HubReplica {
     ) {
         for key in received.deleted.drain(..) {
             // The revision of the deletion is unknown; the hub's mark is an upper bound.
-            let class = class_of(&key).unwrap_or_default();
+            let class = find_class(&key).unwrap_or_default();
             let revision = hub_marks.get(&class).or(self.marks.get(&class)).copied().unwrap_or_default();
             let revision = Revision::from(revision).to_string();
             let record =
@@ -284,7 +284,7 @@ impl HubReplica {
         let records = changes.records.records()?;
         position.sequence = changes.sequence;
         for record in records {
-            let index = bucket_of(&record.key);
+            let index = choose_bucket(&record.key);
             // A bucket that was sent after this change already includes it, and maybe a later one.
             if changes.sequence > self.buckets[index].as_of {
                 self.apply_record(record, index, events);
@@ -297,7 +297,7 @@ impl HubReplica {
     /// Applies a record and emits an event if it is new.
     fn apply_record(&mut self, record: FeedRecord, index: usize, events: &mut Vec<FeedEvent>) {
         if let Ok(number) = record.revision.parse::<u64>()
-            && let Some(class) = class_of(&record.key)
+            && let Some(class) = find_class(&record.key)
         {
             let mark = self.marks.entry(class).or_default();
             *mark = number.max(*mark);

@@ -13,7 +13,7 @@ pub struct StoreOutage {
 
 impl StoreOutage {
     /// Records a failed attempt to reach any hub.
-    pub fn failed(&mut self, reason: &str) -> Option<FeedEvent> {
+    pub fn record_failure(&mut self, reason: &str) -> Option<FeedEvent> {
         self.failed_attempts += 1;
         self.begin(reason)
     }
@@ -45,8 +45,8 @@ mod tests {
         let lost = |reason: &str| Some(FeedEvent::ConnectionLost { reason: reason.to_owned() });
         let trouble = HubStoreStatus { trouble: Some("etcd is away".to_owned()), failed_attempts: 0 };
         assert_eq!(outage.apply_status(&HubStoreStatus::default()), None);
-        assert_eq!(outage.failed("no hub"), lost("no hub"));
-        assert_eq!(outage.failed("no hub"), None);
+        assert_eq!(outage.record_failure("no hub"), lost("no hub"));
+        assert_eq!(outage.record_failure("no hub"), None);
         assert_eq!(outage.apply_status(&trouble), None);
         let back = HubStoreStatus { trouble: None, failed_attempts: 3 };
         assert_eq!(outage.apply_status(&back), Some(FeedEvent::ConnectionBack { failed_attempts: 5 }));

@@ -147,7 +147,7 @@ fn messages_out_of_order_are_errors() {
     assert!(replica.receive(changes(1)).is_ok());
     replica.receive(HubMessage::Begin(BeginMessage { sequence: 5, status: None })).unwrap();
     let misplaced = FeedRecord { key: "elsewhere".to_owned(), ..FeedRecord::default() };
-    let index = (bucket_of("elsewhere") + 1) % BUCKET_COUNT;
+    let index = (choose_bucket("elsewhere") + 1) % BUCKET_COUNT;
     let records = RecordPayload::new([&misplaced]);
     let bucket = BucketMessage { index: index as u32, changed: 0, more: false, records };
     assert!(replica.receive(HubMessage::Bucket(bucket)).is_err());
@@ -161,7 +161,7 @@ fn part(key: &str, bytes: usize) -> HubMessage {
     let value = vec![0; bytes].into();
     let record = FeedRecord { key: key.to_owned(), revision: "9".to_owned(), value, ..FeedRecord::default() };
     let records = RecordPayload::new([&record]);
-    HubMessage::Bucket(BucketMessage { index: bucket_of(key) as u32, changed: 0, more: true, records })
+    HubMessage::Bucket(BucketMessage { index: choose_bucket(key) as u32, changed: 0, more: true, records })
 }
 
 #[test]

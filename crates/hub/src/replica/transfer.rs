@@ -4,7 +4,7 @@
 
 use super::bucket::ReplicaBucket;
 use crate::protocol::{
-    BUCKET_COUNT, BucketMessage, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, bucket_of,
+    BUCKET_COUNT, BucketMessage, FeedRecord, HubStoreStatus, ProtocolError, RecordAction, choose_bucket,
 };
 
 /// Limit for a bucket of which parts are still missing. A bucket has about a thousandth of all entries; the limit
@@ -69,7 +69,7 @@ impl BucketTransfer {
         let mut records = bucket.records.records()?;
         if records
             .iter()
-            .any(|record| bucket_of(&record.key) != index || record.action() == RecordAction::Delete)
+            .any(|record| choose_bucket(&record.key) != index || record.action() == RecordAction::Delete)
         {
             return Err(ProtocolError::Unexpected("a bucket with a record that does not belong to it"));
         }

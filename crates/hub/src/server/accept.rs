@@ -79,33 +79,33 @@ async fn serve_connection(
         Some(tls) => match timeout(shared.options.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) => serve_client(&shared, stream, source, stranger).await,
             Ok(Err(error)) => ClientDisconnect::Untrusted(error),
-            Err(_) => ClientDisconnect::Silent,
+            Err(_) => ClientDisconnect::NoHello,
         },
     };
     shared.metrics.active.dec();
     let metrics = &shared.metrics;
     let (label, warning) = match &ended {
         ClientDisconnect::Closed => return,
-        ClientDisconnect::Asked => return tracing::debug!(%source, "a client was asked to leave"),
+        ClientDisconnect::AskedToLeave => return tracing::debug!(%source, "a client was asked to leave"),
         ClientDisconnect::Slow
-        | ClientDisconnect::Dead
+        | ClientDisconnect::NoResponse
         | ClientDisconnect::Evicted
-        | ClientDisconnect::NoRoom => {
+        | ClientDisconnect::NoBufferSpace => {
             if let ClientDisconnect::Evicted = ended {
                 metrics.evicted.inc();
             }
             metrics.dropped.inc();
             return shared.warnings.warn("a client was disconnected", source, &ended);
         }
-        ClientDisconnect::Foreign(_) => {
+        ClientDisconnect::Protocol(_) => {
             ("protocol", "a connection that does not speak the hub's protocol was closed")
         }
         ClientDisconnect::Untrusted(_) => {
             ("certificate", "a connection without a valid node certificate was closed")
         }
-        ClientDisconnect::Silent => ("handshake", "a connection that sent no hello in time was closed"),
+        ClientDisconnect::NoHello => ("handshake", "a connection that sent no hello in time was closed"),
         ClientDisconnect::Refused(_) => ("unserved", "a client cannot be served"),
-        ClientDisconnect::Crowded => ("source", "a client cannot be served"),
+        ClientDisconnect::TooManyFromSource => ("source", "a client cannot be served"),
     };
     metrics.count_refusal(label);
     shared.warnings.warn(warning, source, &ended);

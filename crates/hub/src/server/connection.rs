@@ -30,31 +30,31 @@ pub enum ClientDisconnect {
     #[error("the client closed the connection")]
     Closed,
     #[error("it was asked to leave")]
-    Asked,
+    AskedToLeave,
     #[error("{0}")]
-    Foreign(#[from] ProtocolError),
+    Protocol(#[from] ProtocolError),
     #[error("{0}")]
     Untrusted(std::io::Error),
     #[error("it sent no hello in time")]
-    Silent,
+    NoHello,
     #[error("{0}")]
     Refused(String),
     #[error("it did not read its data in time")]
     Slow,
     #[error("it did not respond in time")]
-    Dead,
-    #[error("its address has as many clients as one may have (MaxConnectionsPerSource)")]
-    Crowded,
+    NoResponse,
+    #[error("its address has the maximum number of clients (MaxConnectionsPerSource)")]
+    TooManyFromSource,
     #[error("it does not read, and the buffers of all clients are full (MaxBufferBytes)")]
     Evicted,
     #[error("no buffer space became free in time for its data (MaxBufferBytes)")]
-    NoRoom,
+    NoBufferSpace,
 }
 
 impl From<FrameReadError> for ClientDisconnect {
     fn from(error: FrameReadError) -> ClientDisconnect {
         match error {
-            FrameReadError::Protocol(error) => ClientDisconnect::Foreign(error),
+            FrameReadError::Protocol(error) => ClientDisconnect::Protocol(error),
             FrameReadError::Io(_) | FrameReadError::Closed => ClientDisconnect::Closed,
         }
     }
@@ -64,11 +64,11 @@ pub async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &HubState,
     stream: S,
     source: IpAddr,
-    stranger: SourceSlot,
+    handshake_slot: SourceSlot,
 ) -> ClientDisconnect {
     let reader = FrameReader::new(MAX_CLIENT_FRAME_BYTES, CLIENT_READ_BUFFER_BYTES);
     let mut client = ClientConnection { shared, stream, reader, wake: shared.sequence.subscribe() };
-    let Err(ended) = client.run(source, stranger).await;
+    let Err(ended) = client.run(source, handshake_slot).await;
     ended
 }
 
@@ -80,33 +80,36 @@ struct ClientConnection<'a, S> {
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
-    async fn run(&mut self, source: IpAddr, stranger: SourceSlot) -> Result<Infallible, ClientDisconnect> {
-        let hello = self.read_hello(stranger).await?;
+    async fn run(
+        &mut self,
+        source: IpAddr,
+        handshake_slot: SourceSlot,
+    ) -> Result<Infallible, ClientDisconnect> {
+        let hello = self.read_hello(handshake_slot).await?;
         let _slot = self.take_source_slot(source).await?;
         let mut session = self.open_session(hello).await?;
         let registration = self.shared.clients.register();
         let began = Instant::now();
-        // Time of the client's last message.
-        let mut heard = began;
-        let mut ping = heard + self.ping_pause();
+        let mut last_message = began;
+        let mut ping = began + self.choose_ping_interval();
         // Reset only when it must fire earlier or has fired: for a client that receives changes it would otherwise be
         // restarted all the time.
         let mut alarm = pin!(tokio::time::sleep_until(ping));
         // Time of the first ping that the client has not answered.
-        let mut asked: Option<Instant> = None;
-        let mut awaited = None;
+        let mut unanswered_ping: Option<Instant> = None;
+        let mut digests_deadline = None;
         let mut streaming = None;
         // Time at which new changes for the client became known.
         let mut woken: Option<Instant> = None;
         loop {
             self.wake.mark_unchanged();
-            let looked = Instant::now();
+            let gathering_began = Instant::now();
             let followed = session.is_following();
             let (frames, share, next) = self.gather_within_budget(&mut session, &mut ping).await?;
             // Nothing was read from the client while it waited for budget, so that time does not count as silence.
-            heard += looked.elapsed();
+            last_message += gathering_began.elapsed();
             if !frames.is_empty() {
-                self.shared.metrics.observe_gather(looked.elapsed());
+                self.shared.metrics.observe_gather(gathering_began.elapsed());
                 if followed && session.is_following() {
                     self.shared.metrics.count_followed(woken.is_some());
                 } else if followed {
@@ -122,71 +125,90 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
                 streaming = Some(self.shared.metrics.count_streaming());
             }
             // While digests are awaited, the client has as much time as for its hello.
-            awaited = match next {
-                SessionStep::AwaitDigests => awaited.or(Some(Instant::now() + self.shared.options.handshake)),
+            digests_deadline = match next {
+                SessionStep::AwaitDigests => {
+                    digests_deadline.or(Some(Instant::now() + self.shared.options.handshake))
+                }
                 _ => None,
             };
             let idle = matches!(next, SessionStep::Wait | SessionStep::AwaitDigests);
-            let limit = (heard + self.shared.options.pong)
-                .min(awaited.unwrap_or(Instant::now() + self.shared.options.pong));
+            let limit = (last_message + self.shared.options.pong)
+                .min(digests_deadline.unwrap_or(Instant::now() + self.shared.options.pong));
             let due = ping.min(limit);
             if alarm.is_elapsed() || due < alarm.deadline() {
                 alarm.as_mut().reset(due);
             }
             tokio::select! {
                 frame = self.reader.next(&mut self.stream) => {
-                    heard = Instant::now();
-                    match ClientMessage::decode(frame?)? {
-                        ClientMessage::Pong(()) => {
-                            if let Some(asked) = asked.take() {
-                                self.shared.metrics.observe_ping(asked.elapsed());
-                            }
-                        }
-                        ClientMessage::Digests(digests) => {
-                            let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
-                            self.write(vec![begin]).await?;
-                        }
-                        ClientMessage::Hello(_) => return Err(ProtocolError::Unexpected("a second hello").into()),
-                    }
+                    last_message = Instant::now();
+                    self.handle_message(frame?, &mut session, &mut unanswered_ping).await?;
                 }
                 _ = self.wake.changed(), if matches!(next, SessionStep::Wait) => woken = Some(Instant::now()),
                 () = std::future::ready(()), if !idle => {}
                 () = &mut alarm => {
                     let now = Instant::now();
                     if now >= limit {
-                        return Err(ClientDisconnect::Dead);
+                        return Err(ClientDisconnect::NoResponse);
                     }
                     if now >= ping {
-                        asked.get_or_insert(now);
-                        ping = now + self.ping_pause();
+                        unanswered_ping.get_or_insert(now);
+                        ping = now + self.choose_ping_interval();
                         self.write(vec![HubMessage::Ping(()).frame()]).await?;
                     }
                 }
-                () = registration.wait_until_asked() => {
-                    self.write(vec![HubMessage::Leave(()).frame()]).await?;
-                    // The message has been sent; a failed shutdown of the stream makes no difference.
-                    let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
-                    return Err(ClientDisconnect::Asked);
-                }
+                () = registration.wait_until_asked() => return Err(self.send_leave().await),
             }
         }
     }
 
+    /// Handles a message of the client after its hello. `unanswered_ping` is the time of the first ping without a
+    /// response.
+    async fn handle_message(
+        &mut self,
+        frame: Bytes,
+        session: &mut ClientSession,
+        unanswered_ping: &mut Option<Instant>,
+    ) -> Result<(), ClientDisconnect> {
+        match ClientMessage::decode(frame)? {
+            ClientMessage::Pong(()) => {
+                if let Some(sent) = unanswered_ping.take() {
+                    self.shared.metrics.observe_ping(sent.elapsed());
+                }
+                Ok(())
+            }
+            ClientMessage::Digests(digests) => {
+                let begin = session.compare(&digests.sums()?, &self.shared.ledger())?;
+                self.write(vec![begin]).await
+            }
+            ClientMessage::Hello(_) => Err(ProtocolError::Unexpected("a second hello").into()),
+        }
+    }
+
+    /// Asks the client to connect to another hub. Returns the reason for the end of the connection.
+    async fn send_leave(&mut self) -> ClientDisconnect {
+        if let Err(error) = self.write(vec![HubMessage::Leave(()).frame()]).await {
+            return error;
+        }
+        // The message has been sent; a failed shutdown of the stream makes no difference.
+        let _ = timeout(self.shared.options.handshake, self.stream.shutdown()).await;
+        ClientDisconnect::AskedToLeave
+    }
+
     /// Returns the ping interval with jitter, so that clients are not pinged all at once.
-    fn ping_pause(&self) -> Duration {
+    fn choose_ping_interval(&self) -> Duration {
         self.shared.options.ping.mul_f64(rand::random_range(0.9..=1.1))
     }
 
     /// Waits for the client's hello. Until then, the connection counts against the handshake limits.
-    async fn read_hello(&mut self, stranger: SourceSlot) -> Result<HelloMessage, ClientDisconnect> {
+    async fn read_hello(&mut self, handshake_slot: SourceSlot) -> Result<HelloMessage, ClientDisconnect> {
         let deadline = Instant::now() + self.shared.options.handshake;
         let frame = timeout_at(deadline, self.reader.next(&mut self.stream))
             .await
-            .map_err(|_| ClientDisconnect::Silent)??;
+            .map_err(|_| ClientDisconnect::NoHello)??;
         let ClientMessage::Hello(hello) = ClientMessage::decode(frame)? else {
             return Err(ProtocolError::Unexpected("no hello at the beginning").into());
         };
-        drop(stranger);
+        drop(handshake_slot);
         Ok(hello)
     }
 
@@ -196,8 +218,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
         if let Some(slot) = self.shared.sources.count(source) {
             return Ok(slot);
         }
-        self.refuse(ClientDisconnect::Crowded.to_string()).await?;
-        Err(ClientDisconnect::Crowded)
+        self.refuse(ClientDisconnect::TooManyFromSource.to_string()).await?;
+        Err(ClientDisconnect::TooManyFromSource)
     }
 
     async fn refuse(&mut self, reason: String) -> Result<(), ClientDisconnect> {
@@ -254,10 +276,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> ClientConnection<'a, S> {
             while timeout_at(deadline.min(*ping), shared.budget.make_room(bytes)).await.is_err() {
                 let now = Instant::now();
                 if now >= deadline {
-                    return Err(ClientDisconnect::NoRoom);
+                    return Err(ClientDisconnect::NoBufferSpace);
                 }
                 // Without pings, the client would conclude that the hub is dead.
-                *ping = now + self.ping_pause();
+                *ping = now + self.choose_ping_interval();
                 self.write(vec![HubMessage::Ping(()).frame()]).await?;
             }
         }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 /// Share of the available time used for draining, so that the last client still receives its message.
 const DRAIN_TIME_SHARE: f64 = 0.95;
 
+/// Asks all clients to leave, spread over `within` but at most `longest_pause` apart.
 pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration) {
     shared.draining.store(true, Ordering::Relaxed);
     let clients = u32::try_from(shared.clients.len()).unwrap_or(u32::MAX);
@@ -21,6 +22,7 @@ pub async fn drain(shared: &HubState, within: Duration, longest_pause: Duration)
     }
 }
 
+/// Asks one client at a time to leave while there are more than `limit`. Never returns.
 pub async fn shed_clients(shared: &HubState, limit: watch::Receiver<usize>, pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;

@@ -199,7 +199,7 @@ impl HubMetrics {
         ] {
             page += &summary.text(name, help);
         }
-        page + &tortie_http::process::text()
+        page + &tortie_http::process::render_metrics()
     }
 }
 

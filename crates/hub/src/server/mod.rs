@@ -164,7 +164,7 @@ impl HubServer {
         loop {
             heartbeat.beat();
             tokio::select! {
-                heard = feed.recv_many(&mut batch, MAX_EVENT_BATCH) => if heard == 0 { return },
+                received = feed.recv_many(&mut batch, MAX_EVENT_BATCH) => if received == 0 { return },
                 _ = tick.tick() => continue,
             }
             let (sequence, in_sync) = {

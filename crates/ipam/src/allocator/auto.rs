@@ -150,7 +150,7 @@ impl Allocator {
                 fresh = true;
                 continue;
             }
-            let limit = block_limit(job);
+            let limit = choose_block_limit(job);
             let count = cache.claims(job.version).iter().flatten().filter(|c| job.suits(&c.cidr)).count();
             if count as u128 >= u128::from(limit) {
                 return Err(IpamError::BlockLimit { limit });
@@ -338,7 +338,7 @@ pub(super) fn choose<'a>(
     pool::select(&facts.pools, &choice)
 }
 
-fn block_limit(job: &FamilyAssignmentJob<'_>) -> u32 {
+fn choose_block_limit(job: &FamilyAssignmentJob<'_>) -> u32 {
     let global = Some(job.facts.config.max_blocks_per_host).filter(|limit| *limit > 0);
     let own = job.request.max_blocks.filter(|limit| *limit > 0);
     match (own, global) {

@@ -39,19 +39,19 @@ pub(crate) fn selector(_: &mut SchemaGenerator) -> Schema {
     selector_form(GlobalTerm::Nowhere)
 }
 
-/// Schema of the namespace selector of a rule, which may be `global()`.
+/// Returns the schema of the namespace selector of a rule, which may be `global()`.
 pub(crate) fn rule_namespace_selector(_: &mut SchemaGenerator) -> Schema {
     selector_form(GlobalTerm::Alone)
 }
 
-/// Schema of the name of another object.
+/// Returns the schema of the name of another object.
 pub(crate) fn name(_: &mut SchemaGenerator) -> Schema {
     let mut schema = text(&whole(&patterns::dotted_name()));
     schema.insert("maxLength".to_owned(), json!(MAX_NAME_CHARS));
     schema
 }
 
-/// Schema of the name of another object, or the empty string.
+/// Returns the schema of the name of another object, or the empty string.
 pub(crate) fn optional_name(_: &mut SchemaGenerator) -> Schema {
     let mut schema = text(&optional(&patterns::dotted_name()));
     schema.insert("maxLength".to_owned(), json!(MAX_NAME_CHARS));
@@ -62,12 +62,12 @@ pub(crate) fn names(generator: &mut SchemaGenerator) -> Schema {
     list(name(generator))
 }
 
-/// Schema of the name of a tier, or the empty string.
+/// Returns the schema of the name of a tier, or the empty string.
 pub(crate) fn optional_tier(_: &mut SchemaGenerator) -> Schema {
     text(&optional(&patterns::label(63)))
 }
 
-/// Schema of a network without host bits. The rule parses the network only once, because Kubernetes estimates
+/// Returns the schema of a network without host bits. The rule parses the network only once, because Kubernetes estimates
 /// the CEL cost for the longest possible list. It need not check syntax, which `pattern` already restricts.
 fn masked(pattern: &str) -> Schema {
     json_schema!({"type": "string", "maxLength": MAX_NETWORK_CHARS, "pattern": pattern,
@@ -78,7 +78,7 @@ pub(crate) fn masked_network(_: &mut SchemaGenerator) -> Schema {
     masked(&whole(&patterns::network()))
 }
 
-/// Schema of a network without host bits, or the empty string.
+/// Returns the schema of a network without host bits, or the empty string.
 pub(crate) fn optional_masked_network(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": MAX_NETWORK_CHARS, "pattern": optional(&patterns::network()),
     "x-kubernetes-validations": [rule(
@@ -87,17 +87,17 @@ pub(crate) fn optional_masked_network(_: &mut SchemaGenerator) -> Schema {
     )]})
 }
 
-/// Schema of the networks that a rule matches.
+/// Returns the schema of the networks that a rule matches.
 pub(crate) fn rule_networks(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "maxItems": MAX_RULE_NETWORKS, "items": masked(&whole(&patterns::network()))})
 }
 
-/// Schema of the networks that a rule excludes, which must not be all addresses of a family.
+/// Returns the schema of the networks that a rule excludes, which must not be all addresses of a family.
 pub(crate) fn excluded_rule_networks(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "array", "maxItems": MAX_RULE_NETWORKS, "items": masked(&whole(&patterns::part_network()))})
 }
 
-/// Schema of an address, or a network without host bits.
+/// Returns the schema of an address, or a network without host bits.
 pub(crate) fn masked_network_or_address(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": MAX_NETWORK_CHARS, "pattern": whole(&patterns::network_or_address()),
     "x-kubernetes-validations": [rule(
@@ -106,7 +106,7 @@ pub(crate) fn masked_network_or_address(_: &mut SchemaGenerator) -> Schema {
     )]})
 }
 
-/// Schema of a network in Kubernetes' NetworkPolicy syntax; an admission policy checks its host bits.
+/// Returns the schema of a network in Kubernetes' NetworkPolicy syntax; an admission policy checks its host bits.
 pub(crate) fn network(_: &mut SchemaGenerator) -> Schema {
     text(&whole(&patterns::network()))
 }
@@ -115,7 +115,7 @@ pub(crate) fn networks(generator: &mut SchemaGenerator) -> Schema {
     list(network(generator))
 }
 
-/// Schema of a list of addresses and networks, with or without host bits.
+/// Returns the schema of a list of addresses and networks, with or without host bits.
 pub(crate) fn networks_or_addresses(_: &mut SchemaGenerator) -> Schema {
     list(text(&whole(&patterns::network_or_address())))
 }
@@ -142,14 +142,14 @@ pub(crate) fn optional_ipv6(_: &mut SchemaGenerator) -> Schema {
     text(&optional(&patterns::ipv6()))
 }
 
-/// Schema of the address of a BGP peer with an optional port, or the empty string.
+/// Returns the schema of the address of a BGP peer with an optional port, or the empty string.
 pub(crate) fn optional_peer_address(_: &mut SchemaGenerator) -> Schema {
     let mut schema = text(&optional(&patterns::peer_address()));
     schema.insert("maxLength".to_owned(), json!(64));
     schema
 }
 
-/// Schema of an interface name, or the empty string.
+/// Returns the schema of an interface name, or the empty string.
 pub(crate) fn optional_interface(_: &mut SchemaGenerator) -> Schema {
     text(&optional(patterns::INTERFACE))
 }
@@ -166,18 +166,18 @@ pub(crate) fn communities(generator: &mut SchemaGenerator) -> Schema {
     list(community(generator))
 }
 
-/// Schema of a list of communities, or names of communities defined elsewhere.
+/// Returns the schema of a list of communities, or names of communities defined elsewhere.
 pub(crate) fn communities_or_names(_: &mut SchemaGenerator) -> Schema {
     let pattern = whole(&format!("{}|{}", patterns::community(), patterns::dotted_name()));
     json_schema!({"type": "array", "minItems": 1, "maxItems": 50, "items": text(&pattern)})
 }
 
-/// Schema of the path of a URL, or the empty string.
+/// Returns the schema of the path of a URL, or the empty string.
 pub(crate) fn optional_url_path(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": 1024, "pattern": optional(patterns::URL_PATH)})
 }
 
-/// Schema of the protocol of an endpoint's port.
+/// Returns the schema of the protocol of an endpoint's port.
 pub(crate) fn port_protocol(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true,
         "enum": ["TCP", "UDP", "SCTP", 6, 17, 132, "6", "17", "132"]})
@@ -187,12 +187,12 @@ pub(crate) fn endpoint_port_name(_: &mut SchemaGenerator) -> Schema {
     text(&whole(patterns::ENDPOINT_PORT_NAME))
 }
 
-/// Schema of a port number or name.
+/// Returns the schema of a port number or name.
 pub(crate) fn single_port(_: &mut SchemaGenerator) -> Schema {
     port_form(&patterns::single_port())
 }
 
-/// Schema of a port: an integer, or a string that matches the pattern.
+/// Returns the schema of a port: an integer, or a string that matches the pattern.
 pub(crate) fn port_form(pattern: &str) -> Schema {
     crate::scalar::int_or_string(
         json!({"pattern": whole(pattern), "maxLength": 15, "minimum": 1, "maximum": 65535}),
@@ -208,7 +208,7 @@ pub(crate) fn port_range_rule() -> Value {
     )])
 }
 
-/// Schema of a label key.
+/// Returns the schema of a label key.
 pub(crate) fn label_key(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "pattern": whole(&patterns::qualified_name()),
         "allOf": [{"pattern": patterns::QUALIFIED_LENGTHS}]})
@@ -218,7 +218,7 @@ pub(crate) fn label_values(_: &mut SchemaGenerator) -> Schema {
     list(text(&patterns::label_value()))
 }
 
-/// Schema of labels; an admission policy checks their keys.
+/// Returns the schema of labels; an admission policy checks their keys.
 pub(crate) fn labels(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": text(&patterns::label_value())})
 }
@@ -230,7 +230,7 @@ pub(crate) fn optional_span() -> Value {
     json!([rule("self == '' || duration(self) >= duration('0s')", DURATION_MESSAGE)])
 }
 
-/// Schema of a non-negative duration, or `Auto`.
+/// Returns the schema of a non-negative duration, or `Auto`.
 pub(crate) fn span_or_auto(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "x-kubernetes-validations":
         [rule("self == 'Auto' || duration(self) >= duration('0s')", DURATION_MESSAGE)]})
@@ -242,7 +242,7 @@ pub(crate) fn regex_rule() -> Value {
     json!([rule("'x'.matches(self) || !'x'.matches(self)", "must be a regular expression")])
 }
 
-/// Schema of a regular expression, or the empty string.
+/// Returns the schema of a regular expression, or the empty string.
 pub(crate) fn regex(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "maxLength": 1024, "x-kubernetes-validations": regex_rule()})
 }

@@ -34,7 +34,11 @@ pub struct PeerLimits {
 }
 
 /// Translates the plan. Returns None if the node has no router ID.
-pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &PasswordReader) -> Option<TranslatedConfig> {
+pub fn build_speaker_config(
+    bgp: &BgpConfig,
+    limits: PeerLimits,
+    secrets: &PasswordReader,
+) -> Option<TranslatedConfig> {
     let mut config = SpeakerConfig::new(bgp.as_number, bgp.router_id?);
     config.listen = match bgp.listen.as_slice() {
         [] => vec![
@@ -48,7 +52,7 @@ pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &PasswordReader) ->
         let mut peer = PeerConfig {
             max_prefixes: Some(limits.prefixes),
             max_paths_per_prefix: limits.paths,
-            ..peer(bgp, session)
+            ..build_peer(bgp, session)
         };
         match session.password.as_ref().map(|secret| secrets.read(secret)).transpose() {
             Ok(password) => peer.password = password,
@@ -66,7 +70,7 @@ pub fn speaker(bgp: &BgpConfig, limits: PeerLimits, secrets: &PasswordReader) ->
     Some(TranslatedConfig { config, skipped })
 }
 
-fn peer(bgp: &BgpConfig, session: &BgpSession) -> PeerConfig {
+fn build_peer(bgp: &BgpConfig, session: &BgpSession) -> PeerConfig {
     let default = PeerConfig::new(session.peer, session.remote_as);
     let internal = session.local_as.unwrap_or(bgp.as_number) == session.remote_as;
     let v4 = session.peer.is_ipv4();
@@ -91,9 +95,10 @@ fn peer(bgp: &BgpConfig, session: &BgpSession) -> PeerConfig {
 /// Returns the import filter: everything is accepted unless a filter of the session rejects it. A route with a higher
 /// local preference than the normal routes of this node gets precedence over them.
 fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
-    let mut rules = filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
+    let mut rules =
+        build_filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
     rules.push(RouteFilterRule {
-        when: RouteMatch { local_pref: Some(better_than_normal(&bgp.export, v4)), ..RouteMatch::default() },
+        when: RouteMatch { local_pref: Some(raise_preference(&bgp.export, v4)), ..RouteMatch::default() },
         then: vec![AttrsChange::SetPreference(PREFERRED_ROUTE_PREFERENCE)],
         verdict: None,
     });
@@ -104,37 +109,41 @@ fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
 /// precedence over everything else.
 fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> RouteFilter {
     let export = &bgp.export;
-    let mut rules = filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
-    rules.push(decide(inside(&export.silent_pools), FilterVerdict::Reject));
+    let mut rules =
+        build_filters(bgp, session, |filter| if v4 { &filter.export_v4 } else { &filter.export_v6 });
+    rules.push(decide(build_prefix_match(&export.silent_pools), FilterVerdict::Reject));
     if internal {
         rules.extend(
-            ["*.cali", "*.calico", "tunl0"].map(|pattern| decide(on_device(pattern), FilterVerdict::Reject)),
+            ["*.cali", "*.calico", "tunl0"]
+                .map(|pattern| decide(build_device_match(pattern), FilterVerdict::Reject)),
         );
     }
-    rules.push(decide(on_device("bpf*.cali"), FilterVerdict::Reject));
+    rules.push(decide(build_device_match("bpf*.cali"), FilterVerdict::Reject));
     rules.extend(export.communities.iter().map(|(net, values)| RouteFilterRule {
-        when: inside(std::slice::from_ref(net)),
+        when: build_prefix_match(std::slice::from_ref(net)),
         then: values.iter().map(|value| AttrsChange::AddCommunity(*value)).collect(),
         verdict: None,
     }));
     let blocks: Vec<_> =
         export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
-    rules.push(decide(prefixes(FilterPrefixOperator::Equal, &blocks), FilterVerdict::Accept));
-    let migrating = RouteMatch { local_pref: Some(better_than_normal(export, v4)), ..inside(&blocks) };
+    rules.push(decide(build_prefixes(FilterPrefixOperator::Equal, &blocks), FilterVerdict::Accept));
+    let migrating =
+        RouteMatch { local_pref: Some(raise_preference(export, v4)), ..build_prefix_match(&blocks) };
     rules.push(decide(migrating, FilterVerdict::Accept));
-    rules.push(decide(inside(&blocks), FilterVerdict::Reject));
+    rules.push(decide(build_prefix_match(&blocks), FilterVerdict::Reject));
     // Matched by a flag instead of a prefix list, so that a moved service endpoint does not re-evaluate every route.
     rules.push(decide(RouteMatch { service: true, ..RouteMatch::default() }, FilterVerdict::Accept));
-    rules.push(decide(inside(&export.reflected), FilterVerdict::Accept));
-    let of_others = RouteMatch { source: Some(FilterRouteSource::Peers), ..inside(&export.services) };
+    rules.push(decide(build_prefix_match(&export.reflected), FilterVerdict::Accept));
+    let of_others =
+        RouteMatch { source: Some(FilterRouteSource::Peers), ..build_prefix_match(&export.services) };
     let verdict =
         if session.takes_over(bgp.as_number) { FilterVerdict::Reject } else { FilterVerdict::Accept };
     rules.push(decide(of_others, verdict));
-    rules.push(decide(inside(&export.pools), FilterVerdict::Accept));
+    rules.push(decide(build_prefix_match(&export.pools), FilterVerdict::Accept));
     RouteFilter { rules, default: FilterVerdict::Reject }
 }
 
-fn better_than_normal(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
+fn raise_preference(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
     let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
     local_pref(normal) + 1..=u32::MAX
 }
@@ -143,21 +152,21 @@ fn decide(when: RouteMatch, verdict: FilterVerdict) -> RouteFilterRule {
     RouteFilterRule { when, then: Vec::new(), verdict: Some(verdict) }
 }
 
-fn on_device(pattern: &str) -> RouteMatch {
+fn build_device_match(pattern: &str) -> RouteMatch {
     RouteMatch { device: Some(pattern.to_owned()), ..RouteMatch::default() }
 }
 
-fn inside(nets: &[ipnet::IpNet]) -> RouteMatch {
-    prefixes(FilterPrefixOperator::In, nets)
+fn build_prefix_match(nets: &[ipnet::IpNet]) -> RouteMatch {
+    build_prefixes(FilterPrefixOperator::In, nets)
 }
 
-fn prefixes(operator: FilterPrefixOperator, nets: &[ipnet::IpNet]) -> RouteMatch {
+fn build_prefixes(operator: FilterPrefixOperator, nets: &[ipnet::IpNet]) -> RouteMatch {
     let set: PrefixSet = nets.iter().copied().collect();
     RouteMatch { prefix: Some(PrefixSetMatch { operator, set, length: None }), ..RouteMatch::default() }
 }
 
 /// Returns the rules of a session's filters in order. Filters that do not exist are ignored.
-fn filters(
+fn build_filters(
     bgp: &BgpConfig,
     session: &BgpSession,
     part: impl Fn(&plan::BgpFilter) -> &Vec<BgpFilterRule>,

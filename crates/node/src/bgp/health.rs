@@ -16,7 +16,7 @@ pub fn check_sessions(
     patience: Duration,
 ) -> Result<(), BgpNotReady> {
     let peers: Vec<&PeerStatus> =
-        lasting_peers(status).filter(|peer| v6.is_none_or(|v6| peer.address.is_ipv6() == v6)).collect();
+        list_lasting_peers(status).filter(|peer| v6.is_none_or(|v6| peer.address.is_ipv6() == v6)).collect();
     if peers.is_empty() {
         return Ok(());
     }
@@ -33,7 +33,7 @@ pub fn check_sessions(
 }
 
 /// Returns the peers that count: workloads with BGP sessions may come and go.
-fn lasting_peers(status: &SpeakerStatus) -> impl Iterator<Item = &PeerStatus> {
+fn list_lasting_peers(status: &SpeakerStatus) -> impl Iterator<Item = &PeerStatus> {
     status.peers.iter().filter(|peer| !peer.name.starts_with("Local_"))
 }
 
@@ -47,9 +47,9 @@ pub struct SessionSummary {
 
 impl SessionSummary {
     pub fn new(status: &SpeakerStatus) -> SessionSummary {
-        let down = lasting_peers(status).filter(|peer| peer.state != BgpPeerState::Established);
+        let down = list_lasting_peers(status).filter(|peer| peer.state != BgpPeerState::Established);
         SessionSummary {
-            total: lasting_peers(status).count(),
+            total: list_lasting_peers(status).count(),
             down: down.map(|peer| (peer.address, peer.last_error.clone())).collect(),
         }
     }
@@ -97,7 +97,7 @@ fn describe_down(down: &[(IpAddr, Option<String>)]) -> String {
 }
 
 /// Returns a warning with the peers whose number of routes is close to the limit at which the session is closed.
-pub fn near_limit_warning(status: &SpeakerStatus) -> Option<String> {
+pub fn describe_near_limit(status: &SpeakerStatus) -> Option<String> {
     let near: Vec<String> =
         status.peers.iter().filter(|peer| peer.near_limit).map(|peer| peer.address.to_string()).collect();
     if near.is_empty() {
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn a_peer_near_its_limit_is_named() {
         let mut status = status(&["10.0.0.2", "10.0.0.3"]);
-        assert_eq!(near_limit_warning(&status), None);
+        assert_eq!(describe_near_limit(&status), None);
         status.peers[1].near_limit = true;
-        assert!(near_limit_warning(&status).unwrap().starts_with("10.0.0.3: more than 80 %"));
+        assert!(describe_near_limit(&status).unwrap().starts_with("10.0.0.3: more than 80 %"));
     }
 
     #[test]

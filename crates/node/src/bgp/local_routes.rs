@@ -61,7 +61,7 @@ impl LocalRouteTable {
             self.advertised.keys().filter(|net| !wanted.contains_key(net)).copied().collect();
         let new = wanted.iter().filter(|(net, route)| self.advertised.get(net) != Some(route));
         let mut changes: Vec<(IpNet, Option<RouteAttrs>)> =
-            new.map(|(net, route)| (*net, Some(attributes(route)))).collect();
+            new.map(|(net, route)| (*net, Some(build_attributes(route)))).collect();
         changes.extend(gone.into_iter().map(|net| (net, None)));
         self.advertised = wanted;
         changes
@@ -126,7 +126,7 @@ impl LocalRouteTable {
     }
 }
 
-fn attributes(route: &LocalRoute) -> RouteAttrs {
+fn build_attributes(route: &LocalRoute) -> RouteAttrs {
     RouteAttrs {
         preference: route.preference,
         local_pref: Some(LOCAL_PREF_OF_METRIC_0.saturating_sub(route.metric)),

@@ -46,12 +46,12 @@ pub fn render_metrics(status: &SpeakerStatus) -> String {
     let numbers = SessionMetrics::default();
     for (state, name) in PEER_STATE_NAMES {
         let count = status.peers.iter().filter(|peer| peer.state == state).count();
-        numbers.sessions.get_or_create(&labels(&[("state", name)])).set(gauge(count as u64));
+        numbers.sessions.get_or_create(&build_labels(&[("state", name)])).set(convert_to_gauge(count as u64));
     }
     numbers.restarting.set(i64::from(status.restarting));
     for family in AddressFamily::ALL {
         let count = *status.routes.get(family) as u64;
-        numbers.routes.get_or_create(&labels(&[("family", name(family))])).set(gauge(count));
+        numbers.routes.get_or_create(&build_labels(&[("family", name(family))])).set(convert_to_gauge(count));
     }
     status.peers.iter().for_each(|peer| numbers.add(peer, status));
     let mut registry = Registry::default();
@@ -63,12 +63,12 @@ impl SessionMetrics {
     fn add(&self, peer: &PeerStatus, status: &SpeakerStatus) {
         let address = peer.address.to_string();
         let with = |more: &[(&'static str, &str)]| {
-            labels(&[&[("peer", &*peer.name), ("address", &address)], more].concat())
+            build_labels(&[&[("peer", &*peer.name), ("address", &address)], more].concat())
         };
         let up = peer.state == BgpPeerState::Established;
         self.up.get_or_create(&with(&[])).set(i64::from(up));
         let age = if up { status.now.saturating_sub(peer.since).as_secs() } else { 0 };
-        self.uptime.get_or_create(&with(&[])).set(gauge(age));
+        self.uptime.get_or_create(&with(&[])).set(convert_to_gauge(age));
         self.near_limit.get_or_create(&with(&[])).set(i64::from(peer.near_limit));
         for family in AddressFamily::ALL {
             // A session carries the negotiated families, usually that of its address.
@@ -96,7 +96,7 @@ impl SessionMetrics {
     }
 }
 
-fn labels(pairs: &[(&'static str, &str)]) -> MetricLabels {
+fn build_labels(pairs: &[(&'static str, &str)]) -> MetricLabels {
     pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
 }
 
@@ -107,6 +107,6 @@ fn name(family: AddressFamily) -> &'static str {
     }
 }
 
-fn gauge(number: u64) -> i64 {
+fn convert_to_gauge(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use health::{
-    BgpNotReady, DEFAULT_SESSION_GRACE_PERIOD, SessionSummary, check_sessions, near_limit_warning,
+    BgpNotReady, DEFAULT_SESSION_GRACE_PERIOD, SessionSummary, check_sessions, describe_near_limit,
 };
 pub use metrics::render_metrics;
 use tokio::sync::mpsc;
@@ -159,7 +159,7 @@ impl BgpTask {
                     Some(change) => self.apply_plan_change(change).await,
                     None => return self.stop().await,
                 },
-                batch = next_batch(&mut self.running) => match batch {
+                batch = receive_batch(&mut self.running) => match batch {
                     Some(batch) => self.install_batch(batch).await,
                     None => {
                         tracing::error!("the BGP speaker ended; starting it again");
@@ -232,7 +232,7 @@ impl BgpTask {
         self.state.set_bgp_log_severity(bgp.log_severity);
         if self.needs_configuring {
             self.secrets.follow(&bgp);
-            let configured = match config::speaker(&bgp, self.limits, &self.secrets) {
+            let configured = match config::build_speaker_config(&bgp, self.limits, &self.secrets) {
                 None => Err(BgpBackendError::NoRouterId),
                 Some(TranslatedConfig { config, skipped }) => self.configure(config).await.map(|()| skipped),
             };
@@ -323,7 +323,7 @@ impl BgpTask {
             match change {
                 RouteChange::Set(best) => {
                     let destination = best.prefix;
-                    let route = kernel_route(&bgp, &best);
+                    let route = find_kernel_route(&bgp, &best);
                     match &route {
                         Some(route) => self.best.insert(destination, route.clone()),
                         None => self.best.remove(&destination),
@@ -369,7 +369,7 @@ fn write_marker(restart_marker: &Path) {
 
 /// Returns the kernel route for a best route: our own blocks become blackhole routes, behind the more specific routes
 /// of workloads. Our other routes are already in the kernel.
-fn kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntNextHops> {
+fn find_kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntNextHops> {
     let metric = LOCAL_PREF_OF_METRIC_0.saturating_sub(route.attrs.local_pref());
     if route.local {
         let single = route.prefix.prefix_len() == route.prefix.max_prefix_len();
@@ -380,7 +380,7 @@ fn kernel_route(bgp: &BgpConfig, route: &BestRoute) -> Option<LearntNextHops> {
     Some(LearntNextHops { next_hops, metric })
 }
 
-async fn next_batch(
+async fn receive_batch(
     running: &mut Option<(Speaker, RouteChangeStream, SpeakerConfig)>,
 ) -> Option<RouteChangeBatch> {
     match running {

@@ -11,7 +11,7 @@ use super::result::{CniResult, ResultInterface, ResultIp};
 use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
 use super::workload::KubernetesPod;
 use crate::engine::{EngineRequestError, RequestRefusal};
-use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam};
+use crate::journal::{AttachmentPhase, AttachmentRecord, DelegatedIpam, JoinedNetwork};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -56,16 +56,7 @@ impl CniService {
             {
                 return self.repeat_result(request, known);
             }
-            if known.adopted && known.phase == AttachmentPhase::Live {
-                // Another program created the interface, and it may carry traffic.
-                self.refuse_existing_interface(request).await?;
-            }
-            self.undo(&known).await?;
-            if known.is_in(&request.netns) {
-                // A container that is attached again rejoins all its further networks.
-                joined = known.joined;
-                joined.retain(|joined| joined.phase == AttachmentPhase::Live);
-            }
+            joined = self.undo_previous(request, known).await?;
         }
         let orchestrator = self.connect_orchestrator(request).await?;
         self.refuse_existing_interface(request).await?;
@@ -114,22 +105,50 @@ impl CniService {
                 None => self.connect_container(request, &identity, &record, workload).await,
             }
         };
-        let outcome = self.within_deadline(setup).await;
-        let result = outcome.and_then(|(result, workload)| {
-            let live = AttachmentRecord {
-                phase: AttachmentPhase::Live,
-                result: Some(result.clone()),
-                workload: Some(workload),
-                ..record.clone()
-            };
-            self.write_record(&live, false).map(|()| result)
-        });
+        let result = self.complete_setup(&record, setup).await;
         if result.is_err()
             && let Err(error) = self.within_deadline(self.undo(&record)).await
         {
             tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
         }
         result.map(|result| AddOutcome { result, is_new: true })
+    }
+
+    /// Runs the setup of an attachment within the time for requests, and records the attachment as live.
+    async fn complete_setup(
+        &self,
+        record: &AttachmentRecord,
+        setup: impl Future<Output = Result<(CniResult, serde_json::Value), CniError>>,
+    ) -> Result<CniResult, CniError> {
+        let (result, workload) = self.within_deadline(setup).await?;
+        let live = AttachmentRecord {
+            phase: AttachmentPhase::Live,
+            result: Some(result.clone()),
+            workload: Some(workload),
+            ..record.clone()
+        };
+        self.write_record(&live, false)?;
+        Ok(result)
+    }
+
+    /// Reverts an earlier attachment of the container, which is incomplete or no longer intact. Returns the further
+    /// networks that the container rejoins when it is attached again.
+    async fn undo_previous(
+        &self,
+        request: &CniRequest,
+        known: AttachmentRecord,
+    ) -> Result<Vec<JoinedNetwork>, CniError> {
+        if known.adopted && known.phase == AttachmentPhase::Live {
+            // Another program created the interface, and it may carry traffic.
+            self.refuse_existing_interface(request).await?;
+        }
+        self.undo(&known).await?;
+        if !known.is_in(&request.netns) {
+            return Ok(Vec::new());
+        }
+        let mut joined = known.joined;
+        joined.retain(|joined| joined.phase == AttachmentPhase::Live);
+        Ok(joined)
     }
 
     /// Repeats the response to an ADD. Updates the network namespace path of an adopted record to that of the

@@ -25,15 +25,15 @@ impl ChainedInterface {
         prefixes: &[String],
     ) -> Result<Option<ChainedInterface>, CniError> {
         let Some(previous) = &config.previous else { return Ok(None) };
-        let result = CniResult::parse(previous).map_err(|error| previous_result_error(error.to_string()))?;
+        let result = CniResult::parse(previous).map_err(|error| refuse_previous_result(error.to_string()))?;
         // The bridge plugin lists the bridge before its port.
         let mut interfaces = result.interfaces.iter().rev();
         let outside = interfaces.find(|interface| interface.sandbox.is_empty() && !interface.name.is_empty());
         let Some(outside) = outside else {
-            return Err(previous_result_error("it names no interface of the host".to_owned()));
+            return Err(refuse_previous_result("it names no interface of the host".to_owned()));
         };
         if !prefixes.iter().any(|prefix| outside.name.starts_with(prefix.as_str())) {
-            return Err(previous_result_error(format!(
+            return Err(refuse_previous_result(format!(
                 "policy is enforced on interfaces that begin with {}, which {} does not: set interfacePrefix \
                  (FELIX_INTERFACEPREFIX)",
                 prefixes.join(" or "),
@@ -41,7 +41,7 @@ impl ChainedInterface {
             )));
         }
         if result.ips.is_empty() {
-            return Err(previous_result_error("the container has no address".to_owned()));
+            return Err(refuse_previous_result("the container has no address".to_owned()));
         }
         let inside = result.interfaces.iter().find(|interface| interface.name == ifname);
         let mac = inside.map(|interface| interface.mac.clone()).unwrap_or_default();
@@ -54,7 +54,7 @@ impl ChainedInterface {
     }
 }
 
-fn previous_result_error(reason: String) -> CniError {
+fn refuse_previous_result(reason: String) -> CniError {
     CniError::new(code::NETWORK_CONFIG, "prevResult cannot be used").with(reason)
 }
 

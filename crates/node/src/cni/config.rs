@@ -104,20 +104,20 @@ pub struct ValidAttachment {
 /// The version that applies if the configuration does not state one.
 const DEFAULT_CNI_VERSION: &str = "0.2.0";
 
-fn config_error(message: String) -> Result<(), CniError> {
+fn refuse_config(message: String) -> Result<(), CniError> {
     Err(CniError::new(code::NETWORK_CONFIG, message))
 }
 
-fn decode_error(error: serde_json::Error) -> CniError {
+fn convert_decode_error(error: serde_json::Error) -> CniError {
     CniError::new(code::DECODE, "failed to decode the network configuration").with(error.to_string())
 }
 
 impl NetworkConfig {
     /// Parses a configuration. Returns the keys that the node uses, and the whole object for delegated plugins.
     pub fn parse(text: &str) -> Result<(NetworkConfig, Map<String, Value>), CniError> {
-        let whole: Map<String, Value> = serde_json::from_str(text).map_err(decode_error)?;
+        let whole: Map<String, Value> = serde_json::from_str(text).map_err(convert_decode_error)?;
         let mut config: NetworkConfig =
-            serde_json::from_value(without_nulls(whole.clone())).map_err(decode_error)?;
+            serde_json::from_value(remove_nulls(whole.clone())).map_err(convert_decode_error)?;
         if config.name.is_empty() {
             return Err(CniError::new(code::NETWORK_CONFIG, "missing network name"));
         }
@@ -145,11 +145,11 @@ impl NetworkConfig {
     /// Returns an error if the configuration cannot be used for an attachment.
     pub fn check(&self, node: &str) -> Result<(), CniError> {
         if !self.nodename.is_empty() && self.nodename != node {
-            return config_error(format!("nodename is {:?}, but this is node {node:?}", self.nodename));
+            return refuse_config(format!("nodename is {:?}, but this is node {node:?}", self.nodename));
         }
         // 68 is the minimum MTU of IPv4, 65535 the maximum of a veth.
         if self.mtu != 0 && !(68..=65535).contains(&self.mtu) {
-            return config_error(format!(
+            return refuse_config(format!(
                 "mtu {} is out of range: it must be between 68 and 65535",
                 self.mtu
             ));
@@ -157,26 +157,28 @@ impl NetworkConfig {
         match self.device_type.as_str() {
             "" | "veth" => {}
             "netkit" => {
-                return config_error("device_type \"netkit\" is not supported yet: use \"veth\"".to_owned());
+                return refuse_config("device_type \"netkit\" is not supported yet: use \"veth\"".to_owned());
             }
             other => {
-                return config_error(format!(
+                return refuse_config(format!(
                     "unknown device_type {other:?} in CNI config (supported: \"veth\")"
                 ));
             }
         }
         if self.policy_setup_timeout_seconds < 0 {
-            return config_error("policy_setup_timeout_seconds must not be negative".to_owned());
+            return refuse_config("policy_setup_timeout_seconds must not be negative".to_owned());
         }
         if !self.dataplane_options.kind.is_empty() {
-            return config_error(format!(
+            return refuse_config(format!(
                 "dataplane_options.type {:?} is not supported",
                 self.dataplane_options.kind
             ));
         }
         // In chained mode the earlier plugin assigns the addresses.
         if self.ipam.kind.is_empty() && self.previous.is_none() {
-            return config_error("ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned());
+            return refuse_config(
+                "ipam.type is missing: use calico-ipam, or a plugin in CNI_PATH".to_owned(),
+            );
         }
         Ok(())
     }
@@ -195,7 +197,7 @@ pub fn find_ignored_keys(whole: &Map<String, Value>) -> Vec<&str> {
 }
 
 /// Removes keys whose value is `null`, which counts as absent.
-fn without_nulls(map: Map<String, Value>) -> Value {
+fn remove_nulls(map: Map<String, Value>) -> Value {
     Value::Object(map.into_iter().filter(|(_, value)| !value.is_null()).collect())
 }
 

@@ -174,7 +174,7 @@ impl CniService {
         match self.resources.get_as::<WorkloadEndpointSpec>(namespace, name).await {
             Ok(endpoint) => Ok(endpoint.spec.profiles),
             Err(StoreError::DoesNotExist { .. }) => {
-                let known = attachment_reclaimer::endpoint_of(record, &self.node);
+                let known = attachment_reclaimer::build_endpoint(record, &self.node);
                 Ok(known.map(|endpoint| endpoint.spec.profiles).unwrap_or_default())
             }
             Err(error) => Err(convert_store_error(error)),
@@ -205,7 +205,7 @@ impl CniService {
                 // The container is live, so an endpoint that the datastore lost is written again.
                 Err(StoreError::DoesNotExist { .. }) => {
                     let mut endpoint =
-                        attachment_reclaimer::endpoint_of(record, &self.node).ok_or_else(lost)?;
+                        attachment_reclaimer::build_endpoint(record, &self.node).ok_or_else(lost)?;
                     change(&mut endpoint.spec.profiles);
                     self.resources.create(endpoint.into()).await
                 }

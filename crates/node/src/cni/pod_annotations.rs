@@ -70,7 +70,7 @@ impl PodNetworkAnnotations {
         }
         if let Some(text) = pod.get(FLOATING_IPS_ANNOTATION).filter(|text| !text.is_empty()) {
             if !config.feature_control.floating_ips {
-                return Err(annotation_error("requested feature is not enabled: floating_ips".to_owned()));
+                return Err(refuse_annotation("requested feature is not enabled: floating_ips".to_owned()));
             }
             let listed = parse_list(text)?;
             if listed.len() > MAX_FLOATING_IPS {
@@ -78,7 +78,7 @@ impl PodNetworkAnnotations {
                 let message = format!(
                     "annotation {FLOATING_IPS_ANNOTATION}: {count} addresses, at most {MAX_FLOATING_IPS}"
                 );
-                return Err(annotation_error(message));
+                return Err(refuse_annotation(message));
             }
             pod_annotations.floating =
                 listed.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
@@ -111,29 +111,29 @@ fn read_addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<Address
         (Some(_), Some(_)) => {
             let message =
                 "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time";
-            return Err(annotation_error(message.to_owned()));
+            return Err(refuse_annotation(message.to_owned()));
         }
         (Some(given), None) | (None, Some(given)) => given,
     };
     let short = name.rsplit('/').next().unwrap_or(name);
     if name == IP_ADDRS_NO_IPAM_ANNOTATION && !config.feature_control.ip_addrs_no_ipam {
-        return Err(annotation_error("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
+        return Err(refuse_annotation("requested feature is not enabled: ip_addrs_no_ipam".to_owned()));
     }
     if config.ipam.kind != CALICO_IPAM {
-        return Err(annotation_error(format!(
+        return Err(refuse_annotation(format!(
             "{short} is not compatible with configured IPAM: {}",
             config.ipam.kind
         )));
     }
     let texts = parse_list(text)?;
     if texts.is_empty() {
-        return Err(annotation_error(format!("annotation {name:?} specified but empty")));
+        return Err(refuse_annotation(format!("annotation {name:?} specified but empty")));
     }
     let addresses: Vec<IpAddr> = texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
         if addresses.iter().filter(|address| address.is_ipv4() == v4).count() > 1 {
             let message = format!("cannot have more than one {family} address for {name:?} annotation");
-            return Err(annotation_error(message));
+            return Err(refuse_annotation(message));
         }
     }
     Ok(match name {
@@ -143,7 +143,7 @@ fn read_addresses(pod: &AnnotationMap, config: &NetworkConfig) -> Result<Address
 }
 
 fn parse_address(text: &str) -> Result<IpAddr, CniError> {
-    text.parse().map_err(|_| annotation_error(format!("invalid IP format: {text}")))
+    text.parse().map_err(|_| refuse_annotation(format!("invalid IP format: {text}")))
 }
 
 fn parse_families(text: &str) -> Result<RequestedFamilies, CniError> {
@@ -153,7 +153,7 @@ fn parse_families(text: &str) -> Result<RequestedFamilies, CniError> {
         IPv6,
     }
     let listed: Vec<AnnotatedFamily> = serde_json::from_str(text)
-        .map_err(|error| annotation_error(format!("error parsing ipFamilies: {error}")))?;
+        .map_err(|error| refuse_annotation(format!("error parsing ipFamilies: {error}")))?;
     Ok(RequestedFamilies {
         v4: listed.contains(&AnnotatedFamily::IPv4),
         v6: listed.contains(&AnnotatedFamily::IPv6),
@@ -162,7 +162,7 @@ fn parse_families(text: &str) -> Result<RequestedFamilies, CniError> {
 
 fn parse_list(text: &str) -> Result<Vec<String>, CniError> {
     serde_json::from_str(text)
-        .map_err(|error| annotation_error(format!("failed to parse '{text}' as JSON: {error}")))
+        .map_err(|error| refuse_annotation(format!("failed to parse '{text}' as JSON: {error}")))
 }
 
 fn parse_mac(text: &str) -> Result<[u8; 6], CniError> {
@@ -171,11 +171,11 @@ fn parse_mac(text: &str) -> Result<[u8; 6], CniError> {
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten())
         .collect();
     bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()).ok_or_else(|| {
-        annotation_error(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"))
+        refuse_annotation(format!("annotation {HW_ADDR_ANNOTATION}: {text:?} is not a MAC address"))
     })
 }
 
-fn annotation_error(message: String) -> CniError {
+fn refuse_annotation(message: String) -> CniError {
     CniError::new(code::FAILED, message)
 }
 

@@ -80,7 +80,7 @@ impl CniRequest {
         let wire: RequestJson = serde_json::from_slice(text)
             .map_err(|e| CniError::new(code::DECODE, "failed to decode the request").with(e.to_string()))?;
         let plugin = CniPlugin::from_name(&wire.plugin)
-            .ok_or_else(|| environment_error(format!("unknown plugin {:?}", wire.plugin)))?;
+            .ok_or_else(|| refuse_environment(format!("unknown plugin {:?}", wire.plugin)))?;
         let command = match wire.command.as_str() {
             "ADD" => CniCommand::Add,
             "DEL" => CniCommand::Del,
@@ -88,7 +88,7 @@ impl CniRequest {
             "GC" => CniCommand::Gc,
             "STATUS" => CniCommand::Status,
             "TEST" => CniCommand::Test,
-            other => return Err(environment_error(format!("unknown CNI_COMMAND: {other}"))),
+            other => return Err(refuse_environment(format!("unknown CNI_COMMAND: {other}"))),
         };
         let variable = |name: &str| wire.env.get(name).cloned().unwrap_or_default();
         let needed: &[&str] = match command {
@@ -101,7 +101,10 @@ impl CniRequest {
         };
         let missing: Vec<&str> = needed.iter().copied().filter(|name| variable(name).is_empty()).collect();
         if !missing.is_empty() {
-            return Err(environment_error(format!("required env variables [{}] missing", missing.join(","))));
+            return Err(refuse_environment(format!(
+                "required env variables [{}] missing",
+                missing.join(",")
+            )));
         }
         let container_id = variable("CNI_CONTAINERID");
         let ifname = variable("CNI_IFNAME");
@@ -155,7 +158,7 @@ pub(super) fn check_container_id(id: &str) -> Result<(), CniError> {
     Err(CniError::new(code::ENVIRONMENT, "invalid characters in containerID").with(id))
 }
 
-fn environment_error(message: String) -> CniError {
+fn refuse_environment(message: String) -> CniError {
     CniError::new(code::ENVIRONMENT, message)
 }
 

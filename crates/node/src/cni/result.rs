@@ -92,13 +92,13 @@ impl CniResult {
         let part = |v4: bool| {
             let ip = self.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4)?;
             let routes = self.routes.iter().filter(|route| route.dst.addr().is_ipv4() == v4);
-            Some(object([
+            Some(build_object([
                 ("gateway", ip.gateway.map(|gateway| json!(gateway))),
                 ("ip", Some(json!(ip.address))),
-                ("routes", non_empty(routes.map(render_route))),
+                ("routes", build_list(routes.map(render_route))),
             ]))
         };
-        object([
+        build_object([
             ("cniVersion", Some(json!(version))),
             ("dns", self.render_dns()),
             ("ip4", part(true)),
@@ -108,12 +108,12 @@ impl CniResult {
 
     fn render_as_lists(&self, version: &str) -> Value {
         let old = version.starts_with("0.");
-        object([
+        build_object([
             ("cniVersion", Some(json!(version))),
             ("dns", self.render_dns()),
-            ("interfaces", non_empty(self.interfaces.iter().map(|i| render_interface(i, old)))),
-            ("ips", non_empty(self.ips.iter().map(|ip| render_ip(ip, old)))),
-            ("routes", non_empty(self.routes.iter().map(render_route))),
+            ("interfaces", build_list(self.interfaces.iter().map(|i| render_interface(i, old)))),
+            ("ips", build_list(self.ips.iter().map(|ip| render_ip(ip, old)))),
+            ("routes", build_list(self.routes.iter().map(render_route))),
         ])
     }
 
@@ -123,12 +123,12 @@ impl CniResult {
 }
 
 /// Creates an object from the fields that have a value, in the given order.
-fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+fn build_object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     fields.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
 /// Returns a list, or `None` if it has no items.
-fn non_empty(items: impl Iterator<Item = Value>) -> Option<Value> {
+fn build_list(items: impl Iterator<Item = Value>) -> Option<Value> {
     let items: Vec<Value> = items.collect();
     (!items.is_empty()).then_some(Value::Array(items))
 }
@@ -154,12 +154,12 @@ fn parse_ip(value: &Value, key: &str) -> Result<ResultIp, ResultFormatError> {
 }
 
 fn render_route(route: &ResultRoute) -> Value {
-    object([("dst", Some(json!(route.dst))), ("gw", route.gateway.map(|gateway| json!(gateway)))])
+    build_object([("dst", Some(json!(route.dst))), ("gw", route.gateway.map(|gateway| json!(gateway)))])
 }
 
 fn render_interface(interface: &ResultInterface, old: bool) -> Value {
     let ResultInterface { name, mac, mtu, sandbox } = interface;
-    object([
+    build_object([
         ("mac", (!mac.is_empty()).then(|| json!(mac))),
         ("mtu", (*mtu != 0 && !old).then(|| json!(mtu))),
         ("name", Some(json!(name))),
@@ -168,7 +168,7 @@ fn render_interface(interface: &ResultInterface, old: bool) -> Value {
 }
 
 fn render_ip(ip: &ResultIp, old: bool) -> Value {
-    object([
+    build_object([
         ("address", Some(json!(ip.address))),
         ("gateway", ip.gateway.map(|gateway| json!(gateway))),
         ("interface", ip.interface.map(|interface| json!(interface))),

@@ -173,7 +173,7 @@ impl EngineCore {
             }
             EngineEvent::Learnt { routes, complete } => {
                 let install = self.plan.bgp.as_ref().map(|bgp| &bgp.install);
-                self.learnt.extend(routes.into_iter().map(|route| learnt_update(route, install)));
+                self.learnt.extend(routes.into_iter().map(|route| build_learnt_update(route, install)));
                 self.learnt.extend(complete.then_some(PlanUpdate::LearntComplete));
             }
             EngineEvent::Announced(ids) => ids.iter().for_each(|id| self.compute.announced(id)),
@@ -445,7 +445,7 @@ fn needs_restart(current: &DataplaneSettings, wanted: &DataplaneSettings) -> boo
 
 /// Converts a learnt route into an update. Next hops behind a tunnel get that tunnel. When the tunnels change, BGP
 /// sends all its routes again.
-fn learnt_update(route: LearntRoute, install: Option<&BgpInstall>) -> PlanUpdate {
+fn build_learnt_update(route: LearntRoute, install: Option<&BgpInstall>) -> PlanUpdate {
     let LearntRoute { destination, route } = route;
     let entry = route.map(|LearntNextHops { next_hops, metric }| {
         let next_hops = next_hops.into_iter().map(|address| LearntNextHop {

@@ -15,7 +15,7 @@ type AnswerSender = oneshot::Sender<Result<(), RequestRefusal>>;
 
 #[derive(Debug)]
 pub struct EngineRequest {
-    wanted: RequestKind,
+    kind: RequestKind,
     answer: AnswerSender,
 }
 
@@ -111,19 +111,16 @@ impl EngineHandle {
         self.send(RequestKind::Hold { key }).await
     }
 
-    async fn send(&self, wanted: RequestKind) -> Result<(), EngineRequestError> {
+    async fn send(&self, kind: RequestKind) -> Result<(), EngineRequestError> {
         let (answer, answered) = oneshot::channel();
-        self.requests
-            .send(EngineRequest { wanted, answer })
-            .await
-            .map_err(|_| EngineRequestError::Stopping)?;
+        self.requests.send(EngineRequest { kind, answer }).await.map_err(|_| EngineRequestError::Stopping)?;
         Ok(answered.await.map_err(|_| EngineRequestError::Stopping)??)
     }
 }
 
 impl EngineRequest {
     pub(super) fn into_event(self, waiter: WaiterId) -> (EngineEvent, AnswerSender) {
-        let event = match self.wanted {
+        let event = match self.kind {
             RequestKind::Attach { key, value, profile } => {
                 EngineEvent::Attach { waiter, key, value, profile }
             }

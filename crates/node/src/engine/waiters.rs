@@ -22,7 +22,7 @@ pub struct WaitingRequest {
 pub enum AwaitedOutcome {
     Attached {
         key: StoreKey,
-        /// None if the endpoint is not a valid workload.
+        /// `None` if the endpoint is not a valid workload.
         workload: Option<WorkloadId>,
         profile: Option<String>,
     },
@@ -74,13 +74,13 @@ impl WaitingRequests {
     /// Removes the requests of the batch and returns each with its outcome.
     pub fn finish(&mut self, failures: &[ApplyFailure]) -> Vec<(WaiterId, Result<(), RequestRefusal>)> {
         let done = self.0.extract_if(.., |_, waiter| waiter.in_batch);
-        done.map(|(id, waiter)| (id, outcome(&waiter.wanted, failures))).collect()
+        done.map(|(id, waiter)| (id, evaluate_outcome(&waiter.wanted, failures))).collect()
     }
 }
 
 /// Returns the outcome of a request. Failures concern only attach requests: the routes and rules of a removed
 /// workload are removed with it, possibly after a retry.
-fn outcome(wanted: &AwaitedOutcome, failures: &[ApplyFailure]) -> Result<(), RequestRefusal> {
+fn evaluate_outcome(wanted: &AwaitedOutcome, failures: &[ApplyFailure]) -> Result<(), RequestRefusal> {
     let AwaitedOutcome::Attached { workload, .. } = wanted else { return Ok(()) };
     let failure = failures.iter().find(|failure| match &failure.concerns {
         FailureScope::Everything => true,

@@ -23,17 +23,17 @@ const TICKS_PER_SECOND: u64 = 100;
 const MAX_PROFILE_SECONDS: u64 = 60;
 const DEFAULT_PROFILE_SECONDS: u64 = 5;
 
-pub(super) fn router(of: Handle, state: Arc<NodeState>) -> Router {
+pub(super) fn build_debug_router(of: Handle, state: Arc<NodeState>) -> Router {
     Router::new()
         .route("/debug", get(|| async { DEBUG_INDEX_PAGE }))
         .route("/debug/", get(|| async { DEBUG_INDEX_PAGE }))
-        .route("/debug/memory", get(|| async { memory() }))
-        .route("/debug/tasks", get(move || async move { tasks(&of, &state) }))
-        .route("/debug/profile", get(profile))
+        .route("/debug/memory", get(|| async { answer_memory() }))
+        .route("/debug/tasks", get(move || async move { answer_tasks(&of, &state) }))
+        .route("/debug/profile", get(answer_profile))
 }
 
 /// Returns the memory statistics of the process from procfs.
-fn memory() -> String {
+fn answer_memory() -> String {
     let mut text = String::new();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     for line in status.lines().filter(|line| line.starts_with("Vm") || line.starts_with("Rss")) {
@@ -42,7 +42,7 @@ fn memory() -> String {
     text + &fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default()
 }
 
-fn tasks(of: &Handle, state: &NodeState) -> String {
+fn answer_tasks(of: &Handle, state: &NodeState) -> String {
     let runtime = of.metrics();
     let mut text = format!(
         "threads of the runtime: {}\ntasks: {}\ntasks that wait for a thread: {}\n",
@@ -70,14 +70,14 @@ fn parse_span(query: Option<&str>) -> Result<u64, InvalidSpan> {
 #[error("seconds: {0:?} is not a number between 1 and {MAX_PROFILE_SECONDS}")]
 struct InvalidSpan(String);
 
-async fn profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
+async fn answer_profile(RawQuery(query): RawQuery) -> (StatusCode, String) {
     let seconds = match parse_span(query.as_deref()) {
         Ok(seconds) => seconds,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
-    let before = threads();
+    let before = list_threads();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let after = threads().into_iter();
+    let after = list_threads().into_iter();
     let mut all: Vec<(u64, String)> = after
         .map(|(id, thread)| {
             let began = before.get(&id).map_or(0, |before| before.ticks);
@@ -98,7 +98,7 @@ struct ThreadUsage {
     ticks: u64,
 }
 
-fn threads() -> BTreeMap<u64, ThreadUsage> {
+fn list_threads() -> BTreeMap<u64, ThreadUsage> {
     let entries = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = entries.filter_map(|entry| {
         let id = entry.file_name().to_str()?.parse().ok()?;

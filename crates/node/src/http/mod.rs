@@ -51,7 +51,7 @@ pub async fn serve_health(state: Arc<NodeState>) {
 pub async fn serve_metrics(state: Arc<NodeState>) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(state.clone());
     serve_at(state, "metrics", router, |p| {
-        let tls = tls::files_of_metrics(p);
+        let tls = tls::read_tls_files(p);
         listen_address(
             p.prometheus_metrics_enabled,
             &p.prometheus_metrics_host,
@@ -64,7 +64,7 @@ pub async fn serve_metrics(state: Arc<NodeState>) {
 
 /// Serves `/debug`, which describes the process. `runtime` is the one that runs the tasks of the node.
 pub async fn serve_debug(state: Arc<NodeState>, runtime: Handle) {
-    let router = debug::router(runtime, state.clone());
+    let router = debug::build_debug_router(runtime, state.clone());
     serve_at(state, "debug", router, |p| {
         p.debug_port.and_then(|port| listen_address(true, &p.debug_host, port, None))
     })
@@ -153,7 +153,7 @@ async fn metrics(Shared(state): Shared<Arc<NodeState>>) -> ([(&'static str, &'st
     let parameters = state.parameters().borrow().clone();
     let mut text = state.metrics.text();
     if parameters.prometheus_process_metrics_enabled {
-        text += &tortie_http::process::text();
+        text += &tortie_http::process::render_metrics();
     }
     if parameters.prometheus_wireguard_metrics_enabled {
         text += &wireguard::render_devices(&state.host, &parameters, METRICS_SOURCE_TIMEOUT).await;

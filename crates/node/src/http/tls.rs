@@ -6,7 +6,7 @@ use tortie_http::{ListenerTlsFiles, TlsClientPolicy};
 
 /// Returns None if the settings name neither a certificate nor a key. With only one of the two, every connection
 /// fails.
-pub fn files_of_metrics(parameters: &NodeParameters) -> Option<ListenerTlsFiles> {
+pub fn read_tls_files(parameters: &NodeParameters) -> Option<ListenerTlsFiles> {
     let file = |text: &str| Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty());
     let given = [&parameters.prometheus_metrics_cert_file, &parameters.prometheus_metrics_key_file]
         .map(|text| file(text));

@@ -83,10 +83,12 @@ impl CniFiles {
 
     /// Fails if the path cannot be replaced and restored as a file. Changes nothing.
     pub fn check(&self, path: &Path) -> Result<(), InstallError> {
-        for path in [path, &kept(path)] {
+        for path in [path, &build_kept_path(path)] {
             match fs::symlink_metadata(path) {
                 Ok(found) if found.is_dir() => return Err(InstallError::Directory { path: path.to_owned() }),
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(path, error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(convert_file_error(path, error));
+                }
                 _ => {}
             }
         }
@@ -104,7 +106,7 @@ impl CniFiles {
 
     /// Returns the contents of the file that another program has, or had, at this path.
     pub fn original(&self, path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
-        if let Some(bytes) = read(&kept(path))? {
+        if let Some(bytes) = read(&build_kept_path(path))? {
             return Ok(Some(bytes));
         }
         if self.is_recorded(path) && !self.has_original(path) { Ok(None) } else { read(path) }
@@ -159,7 +161,7 @@ impl CniFiles {
         let mut failures = Vec::new();
         for path in std::mem::take(&mut self.files).into_iter().rev() {
             let undone = self.undo(&path);
-            match undone.and_then(|removal| remove(&beside(&path, ".tmp")).map(|()| removal)) {
+            match undone.and_then(|removal| remove(&build_sibling_path(&path, ".tmp")).map(|()| removal)) {
                 Ok(removal) => removed.push(RemovedFile { path, removal }),
                 Err(error) => {
                     failures.push(error);
@@ -180,7 +182,7 @@ impl CniFiles {
 
     fn undo(&self, path: &Path) -> Result<FileRemoval, InstallError> {
         if self.is_replaced(path)? {
-            return remove(&kept(path)).map(|()| FileRemoval::Left);
+            return remove(&build_kept_path(path)).map(|()| FileRemoval::Left);
         }
         if self.has_original(path) {
             restore_original(path).map(|()| FileRemoval::Restored)
@@ -198,7 +200,7 @@ impl CniFiles {
             }
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(file_error(path, error)),
+            Err(error) => Err(convert_file_error(path, error)),
         }
     }
 
@@ -215,7 +217,8 @@ impl CniFiles {
         if self.is_recorded(path) {
             return Ok(());
         }
-        let exists = [path, &kept(path)].into_iter().any(|path| fs::symlink_metadata(path).is_ok());
+        let exists =
+            [path, &build_kept_path(path)].into_iter().any(|path| fs::symlink_metadata(path).is_ok());
         if exists && !self.has_original(path) {
             self.originals.push(path.to_owned());
             self.save(ORIGINALS_LIST_NAME, &self.originals)?;
@@ -271,13 +274,13 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(file_error(path, error)),
+        Err(error) => Err(convert_file_error(path, error)),
     }
 }
 
 /// Keeps a hard link to the file in place, unless an earlier run already did: the first kept file is the original.
 fn keep_original(path: &Path) -> Result<(), InstallError> {
-    let kept = kept(path);
+    let kept = build_kept_path(path);
     if fs::symlink_metadata(&kept).is_ok() {
         return Ok(());
     }
@@ -291,20 +294,20 @@ fn keep_original(path: &Path) -> Result<(), InstallError> {
 
 /// Moves the kept file back. Without a kept file, the file in place is the original.
 fn restore_original(path: &Path) -> Result<(), InstallError> {
-    let kept = kept(path);
+    let kept = build_kept_path(path);
     match fs::rename(&kept, path) {
         // `rename` does nothing if both names are links to the same file, so the kept name has to be removed.
         Ok(()) => remove(&kept),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(file_error(path, error)),
+        Err(error) => Err(convert_file_error(path, error)),
     }
 }
 
-fn kept(path: &Path) -> PathBuf {
-    beside(path, KEPT_SUFFIX)
+fn build_kept_path(path: &Path) -> PathBuf {
+    build_sibling_path(path, KEPT_SUFFIX)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn build_sibling_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -313,26 +316,26 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Removes a file. A missing file is not an error.
 pub fn remove(path: &Path) -> Result<(), InstallError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(convert_file_error(path, error)),
         _ => Ok(()),
     }
 }
 
 /// Writes the new file beside the old one and renames it into place.
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), InstallError> {
-    let new = beside(path, ".tmp");
+    let new = build_sibling_path(path, ".tmp");
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(|error| file_error(dir, error))?;
+        fs::create_dir_all(dir).map_err(|error| convert_file_error(dir, error))?;
     }
     let written = write(&new).and_then(|()| fs::rename(&new, path));
     written.map_err(|error| {
         // Remove the incomplete file.
         let _ = fs::remove_file(&new);
-        file_error(path, error)
+        convert_file_error(path, error)
     })
 }
 
-fn file_error(path: &Path, source: io::Error) -> InstallError {
+fn convert_file_error(path: &Path, source: io::Error) -> InstallError {
     InstallError::File { path: path.to_owned(), source }
 }
 

@@ -1,4 +1,4 @@
-//! The credentials of the CNI plugins: a kubeconfig with a token of their own service account, renewed long before it
+//! The credentials of the CNI plugins: a kubeconfig with a token of a separate service account, renewed long before it
 //! expires.
 
 use super::InstallError;
@@ -64,7 +64,8 @@ impl CniCredentials {
             account: self.account.clone(),
             source: Box::new(source),
         })?;
-        let wait = self.interval.unwrap_or_else(|| renewal_delay(&token, Timestamp::now(), rand::random()));
+        let wait =
+            self.interval.unwrap_or_else(|| compute_renewal_delay(&token, Timestamp::now(), rand::random()));
         self.due = Some(Instant::now() + wait);
         let server = orchestrator.server();
         if server.is_unchecked {
@@ -80,7 +81,7 @@ impl CniCredentials {
 
 /// Returns the time until the renewal: a quarter of the token's remaining lifetime plus up to the same again at
 /// random, so that the nodes do not renew at the same time.
-fn renewal_delay(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
+fn compute_renewal_delay(token: &ServiceAccountToken, now: Timestamp, jitter: f64) -> Duration {
     let expires = token.expires.parse::<Timestamp>().unwrap_or(now);
     let left = u64::try_from(expires.duration_since(now).as_secs()).unwrap_or(0);
     let quarter = Duration::from_secs(left) / 4;
@@ -116,10 +117,10 @@ mod tests {
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         let token = |expires: &str| ServiceAccountToken { text: "x".into(), expires: expires.into() };
         let hour = Duration::from_secs(3600);
-        assert_eq!(renewal_delay(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
-        assert_eq!(renewal_delay(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
-        assert_eq!(renewal_delay(&token("2029-01-01T00:00:00Z"), now, 1.0), MIN_RENEWAL_DELAY);
-        assert_eq!(renewal_delay(&token("soon"), now, 1.0), MIN_RENEWAL_DELAY);
+        assert_eq!(compute_renewal_delay(&token("2030-01-02T00:00:00Z"), now, 0.0), 6 * hour);
+        assert_eq!(compute_renewal_delay(&token("2030-01-02T00:00:00Z"), now, 1.0), 12 * hour);
+        assert_eq!(compute_renewal_delay(&token("2029-01-01T00:00:00Z"), now, 1.0), MIN_RENEWAL_DELAY);
+        assert_eq!(compute_renewal_delay(&token("soon"), now, 1.0), MIN_RENEWAL_DELAY);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tortie_cni::CniError;
 /// A plugin list (conflist) with placeholders of the form `__NAME__`.
 #[derive(Debug)]
 pub enum NetworkTemplate {
-    /// Written by the operator.
+    /// Configured by the operator.
     Given(String),
     /// The built-in list. Settings of another installation on the host take precedence over it, except for the keys
     /// in `own`.
@@ -58,7 +58,7 @@ impl NetworkTemplate {
     }
 
     fn stock(variables: &EnvironmentVariables, kubernetes: bool) -> NetworkTemplate {
-        let list = stock_list(variables, kubernetes);
+        let list = build_stock_list(variables, kubernetes);
         let plugin = &list["plugins"][0];
         let mut own = vec!["nodename", "kubernetes"];
         own.extend(Some("mtu").filter(|_| !variables.get("CNI_MTU").is_empty()));
@@ -156,7 +156,7 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, In
     parsed.and_then(|(config, _)| config.check("")).map_err(CarryOverError::Plugin)?;
     for (key, value) in own {
         match (plugin.get_mut(key).and_then(Value::as_object_mut), value.as_object()) {
-            (Some(there), Some(ours)) => there.extend(ours.clone()),
+            (Some(existing), Some(ours)) => existing.extend(ours.clone()),
             _ => {
                 plugin.insert(key.clone(), value.clone());
             }
@@ -166,8 +166,8 @@ pub fn carry_over(original: &[u8], own: &Map<String, Value>) -> Result<Value, In
 }
 
 /// Returns Calico's stock configuration. Without Kubernetes, the settings for it are left out.
-fn stock_list(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
-    let both = variables.flag("CNI_ASSIGN_IPV6", false);
+fn build_stock_list(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
+    let assign_ipv6 = variables.flag("CNI_ASSIGN_IPV6", false);
     let mut plugin = json!({
         "type": "calico",
         "log_level": "__LOG_LEVEL__",
@@ -175,7 +175,7 @@ fn stock_list(variables: &EnvironmentVariables, kubernetes: bool) -> Value {
         "datastore_type": "__DATASTORE_TYPE__",
         "nodename": "__KUBERNETES_NODE_NAME__",
         "mtu": variables.get("CNI_MTU").parse::<u32>().unwrap_or(0),
-        "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": both.to_string()},
+        "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": assign_ipv6.to_string()},
     });
     if kubernetes {
         plugin["policy"] = json!({"type": "k8s"});

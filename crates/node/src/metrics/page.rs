@@ -60,7 +60,7 @@ const FELIX_DASHBOARD_METRICS: [&str; 15] = [
 ];
 
 /// Returns metrics in which every label has at least one value.
-fn sample() -> String {
+fn render_sample() -> String {
     let metrics = NodeMetrics::new("node1");
     metrics.set_totals(&ObjectCounts::default());
     metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
@@ -84,14 +84,14 @@ fn sample() -> String {
         bytes: 60,
     };
     metrics.text()
-        + &tortie_http::process::text()
+        + &tortie_http::process::render_metrics()
         + &super::wireguard::render_metrics("node1", &[super::wireguard::sample()])
         + &bgp::render_metrics(&status)
         + &http::render_counters(&[denial])
 }
 
-fn page() -> String {
-    let text = sample();
+fn render_page() -> String {
+    let text = render_sample();
     let mut help: BTreeMap<&str, &str> = BTreeMap::new();
     let mut rows: BTreeMap<String, String> = BTreeMap::new();
     for line in text.lines() {
@@ -103,7 +103,7 @@ fn page() -> String {
             let total = format!("{name}_total");
             let mut samples = text.lines().filter_map(|line| line.split(['{', ' ']).next());
             let full = if samples.any(|sample| sample == total) { total } else { name.to_owned() };
-            let labels = labels(&text, &full);
+            let labels = list_labels(&text, &full);
             let meaning = help.get(name).copied().unwrap_or_default();
             rows.insert(full.clone(), format!("| `{full}` | {kind} | {labels} | {meaning} |"));
         }
@@ -116,7 +116,7 @@ fn page() -> String {
 }
 
 /// Returns the label names of a metric.
-fn labels(text: &str, metric: &str) -> String {
+fn list_labels(text: &str, metric: &str) -> String {
     let sample = text.lines().find_map(|line| line.strip_prefix(&format!("{metric}{{")));
     let Some((inside, _)) = sample.and_then(|rest| rest.split_once('}')) else { return String::new() };
     let names: Vec<String> =
@@ -129,10 +129,10 @@ fn labels(text: &str, metric: &str) -> String {
 fn the_metrics_page_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/metrics.md");
     if std::env::var_os("TORTIE_REFRESH").is_some() {
-        std::fs::write(&path, page()).unwrap();
+        std::fs::write(&path, render_page()).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page(), "docs/reference/metrics.md is stale: run `make docs-reference`");
+    assert!(written == render_page(), "docs/reference/metrics.md is stale: run `make docs-reference`");
     for name in FELIX_DASHBOARD_METRICS {
         assert!(written.contains(&format!("| `{name}` |")), "the Felix dashboard needs {name}");
     }

@@ -49,7 +49,7 @@ pub fn render_metrics(host: &str, devices: &[WireguardTraffic]) -> String {
             "wireguard_latest_handshake_seconds",
             "gauge",
             "Latest handshake with a WireGuard peer, in seconds since 1970",
-            |peer| peer.handshake.map_or(0, since_1970),
+            |peer| peer.handshake.map_or(0, convert_to_seconds),
         ),
         ("wireguard_bytes_sent", "counter", "Bytes sent to a WireGuard peer", |peer| peer.sent),
         ("wireguard_bytes_rcvd", "counter", "Bytes received from a WireGuard peer", |peer| peer.received),
@@ -75,7 +75,7 @@ fn write_head(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}");
 }
 
-fn since_1970(time: SystemTime) -> u64 {
+fn convert_to_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -15,11 +15,11 @@ use tortie_model::kinds::{
 type BgpWithStatus = (RunningBgp, SpeakerStatus);
 
 /// Returns the agent status for both families. One speaker serves both.
-pub fn families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
+pub fn list_families(of: impl Fn(bool) -> BGPDaemonStatus) -> NodeAgentStatus {
     NodeAgentStatus { bird_v4: Some(of(false)), bird_v6: Some(of(true)) }
 }
 
-pub fn agent(bgp: Option<&BgpWithStatus>) -> BGPDaemonStatus {
+pub fn describe_agent(bgp: Option<&BgpWithStatus>) -> BGPDaemonStatus {
     match bgp {
         Some((running, status)) => BGPDaemonStatus {
             state: BGPDaemonState::Ready,
@@ -32,12 +32,12 @@ pub fn agent(bgp: Option<&BgpWithStatus>) -> BGPDaemonStatus {
     }
 }
 
-pub fn peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
+pub fn list_peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
     let mut answer = NodeBGPStatus::default();
     let Some((running, status)) = bgp else { return answer };
     for peer in &status.peers {
         // CalicoNodeStatus has no type for peers that are workloads.
-        let Some(type_) = peer_type(&peer.name) else { continue };
+        let Some(type_) = convert_peer_type(&peer.name) else { continue };
         let up = peer.state == BgpPeerState::Established;
         let (list, established, others) = match peer.address {
             IpAddr::V4(_) => (
@@ -55,14 +55,14 @@ pub fn peers(bgp: Option<&BgpWithStatus>) -> NodeBGPStatus {
         list.push(NodePeer {
             peer_ip: peer.address.to_string(),
             type_,
-            state: session_state(peer.state),
+            state: convert_session_state(peer.state),
             since: time(running.started + peer.since),
         });
     }
     answer
 }
 
-fn peer_type(name: &str) -> Option<BGPPeerType> {
+fn convert_peer_type(name: &str) -> Option<BGPPeerType> {
     match name.split_once('_')?.0 {
         "Mesh" => Some(BGPPeerType::NodeMesh),
         "Global" => Some(BGPPeerType::GlobalPeer),
@@ -71,7 +71,7 @@ fn peer_type(name: &str) -> Option<BGPPeerType> {
     }
 }
 
-fn session_state(state: BgpPeerState) -> BGPSessionState {
+fn convert_session_state(state: BgpPeerState) -> BGPSessionState {
     match state {
         BgpPeerState::Idle => BGPSessionState::Idle,
         BgpPeerState::Connect => BGPSessionState::Connect,
@@ -83,7 +83,7 @@ fn session_state(state: BgpPeerState) -> BGPSessionState {
 }
 
 /// Returns the routes. `interfaces` contains the outgoing interface of each next hop.
-pub fn routes(
+pub fn list_routes(
     known: &[Vec<RouteStatus>; 2],
     bgp: Option<&BgpWithStatus>,
     interfaces: &BTreeMap<IpAddr, String>,
@@ -109,7 +109,7 @@ fn describe(route: &RouteStatus, peers: &[PeerStatus], interfaces: &BTreeMap<IpA
     let source_type = match &route.peer {
         Some(name) => {
             let peer = peers.iter().find(|peer| peer.name == *name);
-            let mesh = peer_type(name) == Some(BGPPeerType::NodeMesh);
+            let mesh = convert_peer_type(name) == Some(BGPPeerType::NodeMesh);
             peer_ip = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
             if mesh { NodeRouteSource::NodeMesh } else { NodeRouteSource::BGPPeer }
         }

@@ -5,7 +5,7 @@ mod describe;
 
 use crate::queries::RunningBgp;
 use crate::state::NodeState;
-use describe::{agent, families, peers, routes};
+use describe::{describe_agent, list_families, list_peers, list_routes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -149,15 +149,15 @@ impl NodeStatusReporter {
         let running = running.zip(status);
         let mut answer = CalicoNodeStatusStatus::default();
         if classes.contains(&NodeStatusClass::Agent) {
-            answer.agent = Some(families(|_| agent(running.as_ref())));
+            answer.agent = Some(list_families(|_| describe_agent(running.as_ref())));
         }
         if classes.contains(&NodeStatusClass::BGP) {
-            answer.bgp = Some(peers(running.as_ref()));
+            answer.bgp = Some(list_peers(running.as_ref()));
         }
         if classes.contains(&NodeStatusClass::Routes) {
             let known = self.routes(running.as_ref().map(|(running, _)| running)).await;
             let interfaces = self.interfaces(known.iter().flatten()).await;
-            answer.routes = Some(routes(&known, running.as_ref(), &interfaces));
+            answer.routes = Some(list_routes(&known, running.as_ref(), &interfaces));
         }
         answer
     }

@@ -61,19 +61,21 @@ pub fn detect(
     let method = if method.is_empty() { "first-found" } else { method };
     let (name, value) = method.split_once('=').unwrap_or((method, ""));
     let found = match name {
-        "first-found" => first(interfaces, v6, |i, _| !is_excluded(i)),
+        "first-found" => find_first(interfaces, v6, |i, _| !is_excluded(i)),
         "interface" => {
             let wanted = parse_patterns(value)?;
-            first(interfaces, v6, |i, _| wanted.iter().any(|regex| regex.is_match(i)))
+            find_first(interfaces, v6, |i, _| wanted.iter().any(|regex| regex.is_match(i)))
         }
         "skip-interface" => {
             let skipped = parse_patterns(value)?;
-            first(interfaces, v6, |i, _| !is_excluded(i) && !skipped.iter().any(|regex| regex.is_match(i)))
+            find_first(interfaces, v6, |i, _| {
+                !is_excluded(i) && !skipped.iter().any(|regex| regex.is_match(i))
+            })
         }
         "cidr" => {
             let nets: Result<Vec<IpNet>, _> = value.split(',').map(str::parse).collect();
             let nets = nets.map_err(|_| DetectionError::Cidrs { method: method.to_owned() })?;
-            first(interfaces, v6, |_, address| nets.iter().any(|net| net.contains(&address.addr())))
+            find_first(interfaces, v6, |_, address| nets.iter().any(|net| net.contains(&address.addr())))
         }
         "can-reach" => return find_source_address(value, interfaces, v6),
         _ => return Err(DetectionError::Method(method.to_owned())),
@@ -87,7 +89,7 @@ pub fn detect(
 }
 
 /// Returns the interfaces whose addresses the node publishes, sorted by name.
-pub fn published(interfaces: &[HostInterface]) -> Vec<&HostInterface> {
+pub fn find_published(interfaces: &[HostInterface]) -> Vec<&HostInterface> {
     let mut kept: Vec<&HostInterface> = interfaces.iter().filter(|i| !is_excluded(&i.name)).collect();
     kept.sort_by(|a, b| a.name.cmp(&b.name));
     kept
@@ -108,7 +110,7 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
 }
 
 /// Returns the first usable address. The interfaces are searched from the end of the kernel's list.
-fn first(
+fn find_first(
     interfaces: &[HostInterface],
     v6: bool,
     wanted: impl Fn(&str, &IpNet) -> bool,
@@ -208,7 +210,8 @@ mod tests {
     #[test]
     fn only_the_host_s_own_interfaces_are_published() {
         let host = host();
-        let names: Vec<&str> = published(&host).iter().map(|interface| interface.name.as_str()).collect();
+        let names: Vec<&str> =
+            find_published(&host).iter().map(|interface| interface.name.as_str()).collect();
         assert_eq!(names, ["eth0", "eth1"]);
     }
 }

@@ -12,7 +12,7 @@ pub struct HostInterface {
 }
 
 /// Returns the interfaces in the order of the kernel.
-pub fn local_interfaces() -> std::io::Result<Vec<HostInterface>> {
+pub fn list_local_interfaces() -> std::io::Result<Vec<HostInterface>> {
     let mut found: Vec<HostInterface> = Vec::new();
     for entry in getifaddrs()? {
         let place = match found.iter().position(|interface| interface.name == entry.interface_name) {

@@ -5,7 +5,11 @@ use std::path::Path;
 
 /// Returns NODENAME, else the name in Felix's settings, else the name that an earlier run stored, else HOSTNAME, else
 /// the kernel's host name.
-pub fn node_name(variables: &EnvironmentVariables, felix: &str, file: &Path) -> Result<String, StartupError> {
+pub fn read_node_name(
+    variables: &EnvironmentVariables,
+    felix: &str,
+    file: &Path,
+) -> Result<String, StartupError> {
     if let Some(named) = [variables.get("NODENAME"), felix].into_iter().find(|name| !name.is_empty()) {
         return Ok(named.to_owned());
     }
@@ -33,7 +37,7 @@ mod tests {
         let file = dir.path().join("nodename");
         let name = |felix: &str, pairs: &[(&str, &str)]| {
             let map: BTreeMap<_, _> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-            node_name(&EnvironmentVariables(map), felix, &file).unwrap()
+            read_node_name(&EnvironmentVariables(map), felix, &file).unwrap()
         };
         assert_eq!(name("", &[("HOSTNAME", "HostA")]), "hosta");
         std::fs::write(&file, "stored").unwrap();

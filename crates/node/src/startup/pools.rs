@@ -30,20 +30,20 @@ pub async fn ensure_pools(
     if !exists(false) && v4 != Some("none") {
         let cidr = match v4 {
             Some(cidr) => cidr.to_owned(),
-            None => free_ipv4(interfaces),
+            None => choose_free_ipv4(interfaces),
         };
-        create(resources, pool(variables, "IPV4", &cidr, 26, true)?).await?;
+        create(resources, build_pool(variables, "IPV4", &cidr, 26, true)?).await?;
     }
     let v6_possible =
         variables.flag("FELIX_IPV6SUPPORT", true) && std::path::Path::new("/proc/sys/net/ipv6").exists();
     if !exists(true) && v6 != Some("none") && v6_possible {
-        let cidr = v6.map_or_else(random_ula, str::to_owned);
-        create(resources, pool(variables, "IPV6", &cidr, 122, false)?).await?;
+        let cidr = v6.map_or_else(generate_ula, str::to_owned);
+        create(resources, build_pool(variables, "IPV6", &cidr, 122, false)?).await?;
     }
     Ok(())
 }
 
-fn pool(
+fn build_pool(
     variables: &EnvironmentVariables,
     family: &str,
     cidr: &str,
@@ -96,7 +96,7 @@ fn parse_mode(variables: &EnvironmentVariables, name: &str) -> Result<EncapMode,
 }
 
 /// Returns 192.168.0.0/16 unless the host has an address in it, else the first of 172.16-31.0.0/16 without one.
-fn free_ipv4(interfaces: &[HostInterface]) -> String {
+fn choose_free_ipv4(interfaces: &[HostInterface]) -> String {
     let mut candidates = std::iter::once("192.168.0.0/16".to_owned())
         .chain((16..32).map(|second| format!("172.{second}.0.0/16")));
     let free = candidates.find(|cidr| {
@@ -106,7 +106,7 @@ fn free_ipv4(interfaces: &[HostInterface]) -> String {
     free.unwrap_or_else(|| "192.168.0.0/16".to_owned())
 }
 
-fn random_ula() -> String {
+fn generate_ula() -> String {
     let random: [u8; 5] = rand::random();
     let mut octets = [0; 16];
     octets[0] = 0xfd;
@@ -122,8 +122,8 @@ mod tests {
     fn the_usual_pool_avoids_the_host() {
         let host =
             |net: &str| vec![HostInterface { name: "e".into(), addresses: vec![net.parse().unwrap()] }];
-        assert_eq!(free_ipv4(&host("10.0.0.1/8")), "192.168.0.0/16");
-        assert_eq!(free_ipv4(&host("192.168.7.1/24")), "172.16.0.0/16");
+        assert_eq!(choose_free_ipv4(&host("10.0.0.1/8")), "192.168.0.0/16");
+        assert_eq!(choose_free_ipv4(&host("192.168.7.1/24")), "172.16.0.0/16");
     }
 
     #[test]
@@ -131,12 +131,12 @@ mod tests {
         let variables = [("CALICO_IPV4POOL_VXLAN", "CrossSubnet"), ("CALICO_IPV4POOL_BLOCK_SIZE", "28")];
         let variables =
             EnvironmentVariables(variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
-        let made = pool(&variables, "IPV4", "10.0.0.0/16", 26, true).unwrap();
+        let made = build_pool(&variables, "IPV4", "10.0.0.0/16", 26, true).unwrap();
         assert_eq!(made.metadata.name, "default-ipv4-ippool");
         assert_eq!((made.spec.block_size, made.spec.nat_outgoing), (28, true));
         assert_eq!(made.spec.vxlan_mode, EncapMode::CrossSubnet);
         let bad = EnvironmentVariables([("CALICO_IPV6POOL_VXLAN".to_owned(), "maybe".to_owned())].into());
-        assert!(pool(&bad, "IPV6", "fd00::/48", 122, false).is_err());
-        assert!(random_ula().starts_with("fd"));
+        assert!(build_pool(&bad, "IPV6", "fd00::/48", 122, false).is_err());
+        assert!(generate_ula().starts_with("fd"));
     }
 }

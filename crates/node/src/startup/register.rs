@@ -1,6 +1,6 @@
 //! Registers the node: writes its addresses to the Node object.
 
-use super::interfaces::{HostInterface, local_interfaces};
+use super::interfaces::{HostInterface, list_local_interfaces};
 use super::{EnvironmentVariables, StartupError, defaults, detect, pools};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -47,7 +47,8 @@ pub async fn refresh_addresses(
 }
 
 fn list_interfaces() -> Result<Vec<HostInterface>, StartupError> {
-    local_interfaces().map_err(|error| StartupError::Detection(format!("cannot list interfaces: {error}")))
+    list_local_interfaces()
+        .map_err(|error| StartupError::Detection(format!("cannot list interfaces: {error}")))
 }
 
 /// Writes the addresses of the node to its Node object, unless the object has them already.
@@ -137,7 +138,7 @@ fn set_node_fields(
             node.spec.addresses.push(NodeAddress { address, type_: NodeAddressType::CalicoNodeIP });
         }
     }
-    node.spec.interfaces = published_interfaces(variables, interfaces);
+    node.spec.interfaces = list_published_interfaces(variables, interfaces);
     let reference = variables.get("CALICO_K8S_NODE_REF");
     if !reference.is_empty() {
         node.spec.orch_refs =
@@ -153,8 +154,8 @@ fn choose_address(
     stored: &str,
     v6: bool,
 ) -> Result<String, StartupError> {
-    let (variable, method) =
-        if v6 { ("IP6", "IP6_AUTODETECTION_METHOD") } else { ("IP", "IP_AUTODETECTION_METHOD") };
+    let [variable, method] =
+        if v6 { ["IP6", "IP6_AUTODETECTION_METHOD"] } else { ["IP", "IP_AUTODETECTION_METHOD"] };
     let given = variables.get(variable);
     let is_detected = given == "autodetect" || (given.is_empty() && stored.is_empty() && !v6);
     if is_detected {
@@ -198,12 +199,12 @@ fn choose_address(
 }
 
 /// Returns the interfaces that have global unicast addresses of the enabled families.
-fn published_interfaces(
+fn list_published_interfaces(
     variables: &EnvironmentVariables,
     interfaces: &[HostInterface],
 ) -> Vec<NodeInterface> {
     let mut published = Vec::new();
-    for interface in detect::published(interfaces) {
+    for interface in detect::find_published(interfaces) {
         let addresses = interface.addresses.iter().map(IpNet::addr);
         let usable = addresses.filter(|address| {
             let setting = variables.get(if address.is_ipv6() { "IP6" } else { "IP" });
@@ -231,8 +232,8 @@ async fn check_conflict(
             continue;
         }
         for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
-            let address = node_address(node, v6);
-            if let Some(address) = address.filter(|own| node_address(&other, v6) == Some(*own)) {
+            let address = read_node_address(node, v6);
+            if let Some(address) = address.filter(|own| read_node_address(&other, v6) == Some(*own)) {
                 let address = address.to_owned();
                 return Err(StartupError::Conflict { family, address, other: other.metadata.name });
             }
@@ -242,7 +243,7 @@ async fn check_conflict(
 }
 
 /// Returns the address of a node without its prefix length.
-fn node_address(node: &Node, v6: bool) -> Option<&str> {
+fn read_node_address(node: &Node, v6: bool) -> Option<&str> {
     let bgp = node.spec.bgp.as_ref()?;
     let text = if v6 { &bgp.ipv6_address } else { &bgp.ipv4_address };
     text.split('/').next().filter(|text| !text.is_empty())

@@ -158,7 +158,7 @@ impl<'p> EvaluationIndex<'p> {
         ControlFlow::Continue(())
     }
 
-    /// Whether the port at one end of a packet is in one of the ranges or sets.
+    /// Returns whether the port at one end of a packet is in one of the ranges or sets.
     fn match_port(&self, ranges: &[PortInterval], named: &[SetId], end: PacketEnd, packet: &Packet) -> bool {
         let (address, port) = address_and_port(packet, end);
         packet.has_ports()

@@ -26,7 +26,7 @@ impl Packet {
     pub const SCTP: u8 = 132;
     pub const UDPLITE: u8 = 136;
 
-    /// Whether this is a packet of a tunnel with the protocol.
+    /// Returns whether this is a packet of a tunnel with the protocol.
     pub(super) fn is_encapsulated(&self, tunnel: TunnelProtocol) -> bool {
         match tunnel {
             TunnelProtocol::Vxlan { port, .. } | TunnelProtocol::Wireguard { port, .. } => {

@@ -153,14 +153,14 @@ fn decode(text: &str) -> Result<String, RequestPathError> {
             decoded.push(byte);
             continue;
         }
-        let digits = bytes.next().and_then(hex_digit).zip(bytes.next().and_then(hex_digit));
+        let digits = bytes.next().and_then(decode_hex_digit).zip(bytes.next().and_then(decode_hex_digit));
         let (high, low) = digits.ok_or(RequestPathError::Ambiguous)?;
         decoded.push(high << 4 | low);
     }
     String::from_utf8(decoded).map_err(|_| RequestPathError::Ambiguous)
 }
 
-fn hex_digit(byte: u8) -> Option<u8> {
+fn decode_hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 

@@ -184,8 +184,8 @@ fn decode_rules(
         }
     };
     if rules.len() > MAX_RULES_PER_DIRECTION {
-        let (count, max) = (rules.len(), MAX_RULES_PER_DIRECTION);
-        report(0, DecodeError::TooMany { field: "rules", count, max });
+        let error = DecodeError::TooMany { field: "rules", count: rules.len(), max: MAX_RULES_PER_DIRECTION };
+        report(0, error);
         return vec![PlannedRule::new(RuleAction::Deny)];
     }
     let mut decoded = Vec::with_capacity(rules.len());

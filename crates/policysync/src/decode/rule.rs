@@ -172,17 +172,14 @@ fn decode_nets(field: &'static str, texts: &[String]) -> Result<Vec<IpNet>, Deco
 }
 
 fn decode_ports(field: &'static str, ranges: &[proto::PortRange]) -> Result<Vec<PortInterval>, DecodeError> {
-    let decode = |range: &proto::PortRange| {
-        let (first, last) = (u16::try_from(range.first), u16::try_from(range.last));
-        match (first, last) {
-            (Ok(first), Ok(last)) if first <= last => Ok(PortInterval { first, last }),
-            _ => {
-                let text = format!("{}-{}", range.first, range.last);
-                Err(DecodeError::invalid(field, text, "a range of ports"))
-            }
+    let ports = ranges.iter().map(|range| match (u16::try_from(range.first), u16::try_from(range.last)) {
+        (Ok(first), Ok(last)) if first <= last => Ok(PortInterval { first, last }),
+        _ => {
+            let text = format!("{}-{}", range.first, range.last);
+            Err(DecodeError::invalid(field, text, "a range of ports"))
         }
-    };
-    ranges.iter().map(decode).collect()
+    });
+    ports.collect()
 }
 
 fn decode_sets(field: &'static str, ids: &[String]) -> Result<Vec<SetId>, DecodeError> {

@@ -56,7 +56,7 @@ impl ResourceClient {
 
     async fn ensure_tier(&self, tier: BuiltInTier) -> StoreResult<()> {
         let spec = TierSpec { order: Some(CalicoFloat(tier.order)), default_action: tier.default_action };
-        let object = Tier::new(named(tier.name), spec);
+        let object = Tier::new(build_named(tier.name), spec);
         match self.insert_new(object.into()).await {
             Ok(_) | Err(StoreError::AlreadyExists { .. } | StoreError::Unauthorized(_)) => Ok(()),
             Err(error) => Err(error),
@@ -69,7 +69,7 @@ impl ResourceClient {
     }
 }
 
-fn named(name: &str) -> ObjectMeta {
+fn build_named(name: &str) -> ObjectMeta {
     ObjectMeta { name: name.to_owned(), ..Default::default() }
 }
 
@@ -86,7 +86,7 @@ fn initial(version: &str, cluster_type: &str) -> ClusterInformation {
         datastore_ready: Some(true),
         ..Default::default()
     };
-    ClusterInformation::new(named(CLUSTER_INFORMATION_NAME), spec)
+    ClusterInformation::new(build_named(CLUSTER_INFORMATION_NAME), spec)
 }
 
 /// Sets only the missing fields.

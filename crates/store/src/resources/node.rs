@@ -28,8 +28,8 @@ impl ResourceClient {
         let endpoints = self.endpoints_of(name).await?;
 
         let mut addresses =
-            node.iter().flat_map(|node| tunnel_addresses(&node.spec)).collect::<BTreeSet<_>>();
-        addresses.extend(endpoints.iter().flat_map(|endpoint| workload_addresses(&endpoint.spec)));
+            node.iter().flat_map(|node| list_tunnel_addresses(&node.spec)).collect::<BTreeSet<_>>();
+        addresses.extend(endpoints.iter().flat_map(|endpoint| list_workload_addresses(&endpoint.spec)));
         let claims = AddressReleaser::new(&self.client);
         addresses.extend(claims.tunnels_of(name).await?);
         let mut outcome = claims.release(name, &addresses).await;
@@ -78,7 +78,7 @@ impl ResourceClient {
 }
 
 /// Returns the addresses of the node's tunnels.
-fn tunnel_addresses(spec: &NodeSpec) -> BTreeSet<IpAddr> {
+fn list_tunnel_addresses(spec: &NodeSpec) -> BTreeSet<IpAddr> {
     let bgp = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str());
     let wireguard = spec.wireguard.as_ref();
     let texts = [
@@ -88,14 +88,14 @@ fn tunnel_addresses(spec: &NodeSpec) -> BTreeSet<IpAddr> {
         wireguard.map(|wireguard| wireguard.interface_ipv4_address.as_str()),
         wireguard.map(|wireguard| wireguard.interface_ipv6_address.as_str()),
     ];
-    texts.into_iter().flatten().filter_map(address).collect()
+    texts.into_iter().flatten().filter_map(parse_address).collect()
 }
 
-fn workload_addresses(spec: &WorkloadEndpointSpec) -> impl Iterator<Item = IpAddr> {
-    spec.ip_networks.iter().filter_map(|text| address(text))
+fn list_workload_addresses(spec: &WorkloadEndpointSpec) -> impl Iterator<Item = IpAddr> {
+    spec.ip_networks.iter().filter_map(|text| parse_address(text))
 }
 
 /// Parses an address with or without a prefix length.
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()))
 }

@@ -32,20 +32,20 @@ impl ResourceClient {
 
     pub(super) async fn check_tier_unused(&self, name: &str) -> StoreResult<()> {
         if BUILT_IN_TIERS.iter().any(|tier| tier.name == name) {
-            return Err(undeletable_tier(name, "it is built in".into()));
+            return Err(refuse_tier_deletion(name, "it is built in".into()));
         }
         for kind in TIERED_KINDS {
             let policies = self.list(kind, None).await?.items;
             if let Some(policy) = policies.iter().find(|policy| tier_of(policy) == Some(name)) {
                 let reason = format!("cannot delete a non-empty tier: {} is in it", policy.identify());
-                return Err(undeletable_tier(name, reason));
+                return Err(refuse_tier_deletion(name, reason));
             }
         }
         Ok(())
     }
 }
 
-fn undeletable_tier(name: &str, reason: String) -> StoreError {
+fn refuse_tier_deletion(name: &str, reason: String) -> StoreError {
     StoreError::NotSupported { operation: "delete", id: Kind::Tier.identify("", name), reason }
 }
 

@@ -21,7 +21,7 @@ impl ResourceClient {
         for other in self.list_as::<IPPoolSpec>(None).await? {
             let same = other.metadata.name == pool.metadata.name;
             // A pool of the same name is left to the write, which reports that it exists.
-            if !same && other.spec.cidr.parse().is_ok_and(|other| overlap(&cidr, &other)) {
+            if !same && other.spec.cidr.parse().is_ok_and(|other| overlaps(&cidr, &other)) {
                 let reason = format!(
                     "IPPool({}) CIDR overlaps with IPPool({}) CIDR {}",
                     pool.metadata.name, other.metadata.name, other.spec.cidr
@@ -30,7 +30,7 @@ impl ResourceClient {
             }
         }
         for block in AddressReleaser::new(&self.client).blocks().await? {
-            if overlap(&cidr, &block.cidr) && i32::from(block.cidr.prefix_len()) != pool.spec.block_size {
+            if overlaps(&cidr, &block.cidr) && i32::from(block.cidr.prefix_len()) != pool.spec.block_size {
                 let reason = format!(
                     "addresses are in use in blocks of another size than {}: {}",
                     pool.spec.block_size, block.cidr
@@ -104,6 +104,6 @@ impl ResourceClient {
     }
 }
 
-fn overlap(a: &IpNet, b: &IpNet) -> bool {
+fn overlaps(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }

@@ -90,8 +90,8 @@ impl SelfIssuedCertificates {
         lifetimes: CertificateLifetimes,
         now: i64,
     ) -> Result<Option<SelfIssuedCertificates>, CertificateIssueError> {
-        let authorities = certificates(&kept.authorities);
-        let own = certificates(&kept.certificate);
+        let authorities = split_certificates(&kept.authorities);
+        let own = split_certificates(&kept.certificate);
         let newest = authorities.first().filter(|_| kept.has_keys() && !is_over(&authorities, now));
         let (Some(newest), Some(certificate)) = (newest, own.first()) else {
             return SelfIssuedCertificates::new(names, lifetimes, now).map(Some);
@@ -99,7 +99,7 @@ impl SelfIssuedCertificates {
         if is_due(newest, now) {
             return kept.with_new_authority(&authorities, lifetimes, now).map(Some);
         }
-        let is_trusted = trusted.is_none_or(|bundle| certificates(bundle).contains(newest));
+        let is_trusted = trusted.is_none_or(|bundle| split_certificates(bundle).contains(newest));
         if is_trusted && (is_due(certificate, now) || !names_as_issuer(certificate, newest)) {
             return kept.with_new_certificate(newest, names, lifetimes, now).map(Some);
         }
@@ -117,7 +117,7 @@ impl SelfIssuedCertificates {
     ) -> Result<SelfIssuedCertificates, CertificateIssueError> {
         let nothing = SelfIssuedCertificates::default();
         let with_authority = nothing.with_new_authority(&[], lifetimes, now)?;
-        let authorities = certificates(&with_authority.authorities);
+        let authorities = split_certificates(&with_authority.authorities);
         let newest = authorities.first().ok_or(CertificateIssueError::UnreadableAuthority)?;
         with_authority.with_new_certificate(newest, names, lifetimes, now)
     }
@@ -130,8 +130,8 @@ impl SelfIssuedCertificates {
     ) -> Result<SelfIssuedCertificates, CertificateIssueError> {
         let key = KeyPair::generate()?;
         // A unique name per CA: the issuer name identifies the CA that signed a certificate.
-        let mut params = authority_params(&format!("tortie-own-ca@{now}"));
-        set_validity(&mut params, now, now.saturating_add(seconds(lifetimes.authority)))?;
+        let mut params = build_authority_params(&format!("tortie-own-ca@{now}"));
+        set_validity(&mut params, now, now.saturating_add(convert_to_seconds(lifetimes.authority)))?;
         let mut authorities = params.self_signed(&key)?.pem();
         let still_good = before.iter().filter(|one| validity(one).is_some_and(|when| when.until > now));
         for authority in still_good.take(MAX_TRUSTED_AUTHORITIES - 1) {
@@ -160,9 +160,9 @@ impl SelfIssuedCertificates {
         lifetimes: CertificateLifetimes,
         now: i64,
     ) -> Result<Option<ClientCertificate>, CertificateIssueError> {
-        let authorities = certificates(&self.authorities);
+        let authorities = split_certificates(&self.authorities);
         let newest = authorities.first().ok_or(CertificateIssueError::NoAuthority)?;
-        let is_good = certificates(&kept.certificate).first().is_some_and(|certificate| {
+        let is_good = split_certificates(&kept.certificate).first().is_some_and(|certificate| {
             !is_due(certificate, now)
                 && names_as_issuer(certificate, newest)
                 && common_name(certificate).as_deref() == Some(name)
@@ -185,15 +185,19 @@ impl SelfIssuedCertificates {
         now: i64,
     ) -> Result<(String, String), CertificateIssueError> {
         let authority_key = KeyPair::from_pem(&self.authority_key)?;
-        let params = authority_params(&common_name(authority).unwrap_or_default());
+        let params = build_authority_params(&common_name(authority).unwrap_or_default());
         let issuer = Issuer::from_params(&params, authority_key);
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = named(names.first().map_or("", String::as_str));
+        params.distinguished_name = build_distinguished_name(names.first().map_or("", String::as_str));
         params.extended_key_usages = vec![purpose];
         params.use_authority_key_identifier_extension = true;
         let limit = validity(authority).map_or(now, |when| when.until);
-        set_validity(&mut params, now, limit.min(now.saturating_add(seconds(lifetimes.certificate))))?;
+        set_validity(
+            &mut params,
+            now,
+            limit.min(now.saturating_add(convert_to_seconds(lifetimes.certificate))),
+        )?;
         let certificate = params.signed_by(&key, &issuer)?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
@@ -215,15 +219,15 @@ impl fmt::Debug for ClientCertificate {
     }
 }
 
-fn authority_params(name: &str) -> CertificateParams {
+fn build_authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = named(name);
+    params.distinguished_name = build_distinguished_name(name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
 }
 
-fn named(name: &str) -> DistinguishedName {
+fn build_distinguished_name(name: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name);
     distinguished
@@ -248,7 +252,7 @@ fn is_over(authorities: &[CertificateDer<'_>], now: i64) -> bool {
     !authorities.iter().any(|one| validity(one).is_some_and(|when| when.until > now))
 }
 
-fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+fn split_certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 
@@ -259,7 +263,7 @@ fn pem(certificate: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-fn seconds(duration: Duration) -> i64 {
+fn convert_to_seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 

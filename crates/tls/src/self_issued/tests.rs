@@ -16,12 +16,12 @@ fn names() -> Vec<String> {
 /// Returns whether a client that trusts the CAs `trusted` accepts the server certificate at `now`.
 fn is_taken(trusted: &str, kept: &SelfIssuedCertificates, now: i64) -> bool {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates(trusted));
+    roots.add_parsable_certificates(split_certificates(trusted));
     let provider = std::sync::Arc::new(aws_lc_rs::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().unwrap();
     let name = ServerName::try_from("webhooks.here.svc").unwrap();
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now.try_into().unwrap()));
-    verifier.verify_server_cert(&certificates(&kept.certificate)[0], &[], &name, &[], now).is_ok()
+    verifier.verify_server_cert(&split_certificates(&kept.certificate)[0], &[], &name, &[], now).is_ok()
 }
 
 fn step(kept: &SelfIssuedCertificates, trusted: Option<&str>, now: i64) -> Option<SelfIssuedCertificates> {
@@ -50,7 +50,7 @@ fn a_new_authority_signs_only_once_trusted() {
     let first = step(&SelfIssuedCertificates::default(), None, START_TIME).unwrap();
     let later = START_TIME + 6_000;
     let second = step(&first, Some(&first.authorities), later).unwrap();
-    assert_eq!(certificates(&second.authorities).len(), 2);
+    assert_eq!(split_certificates(&second.authorities).len(), 2);
     assert_eq!(second.certificate, first.certificate);
     assert_eq!(step(&second, Some(&first.authorities), later), None, "nobody believes the new one yet");
     let third = step(&second, Some(&second.authorities), later).unwrap();
@@ -71,7 +71,7 @@ fn at_no_moment_is_the_certificate_refused() {
             authorities_seen += usize::from(next.authority_key != kept.authority_key);
             kept = next;
         }
-        assert!(certificates(&kept.authorities).len() <= MAX_TRUSTED_AUTHORITIES);
+        assert!(split_certificates(&kept.authorities).len() <= MAX_TRUSTED_AUTHORITIES);
         // Clients receive the new trust bundle one step later.
         assert!(is_taken(&trusted, &kept, now), "tick {tick}");
         trusted = kept.authorities.clone();
@@ -93,7 +93,7 @@ fn clients_are_certified_by_the_newest_authority() {
     assert!(renamed.is_some());
     let other = step(&SelfIssuedCertificates::default(), None, START_TIME + 1).unwrap();
     let foreign = issue(&other, &first, START_TIME + 2).unwrap();
-    assert_eq!(common_name(&certificates(&foreign.certificate)[0]).as_deref(), Some("tortie-node"));
+    assert_eq!(common_name(&split_certificates(&foreign.certificate)[0]).as_deref(), Some("tortie-node"));
     let (as_server, as_client) =
         (pem_of(&own, &own.certificate, &own.key), pem_of(&own, &first.certificate, &first.key));
     assert!(as_server.server().is_ok() && as_client.client().is_ok());

@@ -34,7 +34,7 @@ impl LogTarget for SyslogTarget {
     /// Sends the line. On failure it reconnects once, since the syslog daemon may have been restarted with a new
     /// socket.
     fn write(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
-        let message = message(level, std::process::id(), line);
+        let message = format_message(level, std::process::id(), line);
         self.socket.send(&message).map(drop).or_else(|_| {
             self.socket.connect(&self.path)?;
             self.socket.send(&message).map(drop)
@@ -44,7 +44,7 @@ impl LogTarget for SyslogTarget {
 
 /// Formats a message. Control characters are replaced, since a newline in the line would start another message with
 /// forged contents.
-fn message(level: Level, pid: u32, line: &[u8]) -> Vec<u8> {
+fn format_message(level: Level, pid: u32, line: &[u8]) -> Vec<u8> {
     let severity = match level {
         Level::ERROR => 3,
         Level::WARN => 4,
@@ -63,10 +63,10 @@ mod tests {
 
     #[test]
     fn messages_are_one_bounded_line_with_a_priority() {
-        let text = |level, line: &[u8]| String::from_utf8(message(level, 7, line)).unwrap();
+        let text = |level, line: &[u8]| String::from_utf8(format_message(level, 7, line)).unwrap();
         assert_eq!(text(Level::WARN, b" disk\n<0>kernel: full\n"), "<28>tortie[7]: disk <0>kernel: full");
         assert_eq!(text(Level::DEBUG, b"x"), "<31>tortie[7]: x");
-        assert_eq!(message(Level::INFO, 7, &[b'x'; 2 * MAX_MESSAGE_BYTES]).len(), MAX_MESSAGE_BYTES);
+        assert_eq!(format_message(Level::INFO, 7, &[b'x'; 2 * MAX_MESSAGE_BYTES]).len(), MAX_MESSAGE_BYTES);
     }
 
     #[test]

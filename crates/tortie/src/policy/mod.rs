@@ -49,9 +49,9 @@ pub fn run(args: &PolicyArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let read = async { read_counters(&Netns::current()?).await };
     let counters = runtime.block_on(read).map_err(kernel_error)?;
     let text = match output {
-        CounterFormat::Table => table(&counters),
+        CounterFormat::Table => render_table(&counters),
         CounterFormat::Json => {
-            serde_json::to_string_pretty(&counters.iter().map(object).collect::<Vec<_>>())? + "\n"
+            serde_json::to_string_pretty(&counters.iter().map(describe_counter).collect::<Vec<_>>())? + "\n"
         }
     };
     out.write_all(text.as_bytes())?;
@@ -69,7 +69,7 @@ fn kernel_error(error: DataplaneError) -> CommandError {
 
 /// Returns owner and number of a rule. Denials at the end of a tier, or because no profile allows the packet, are
 /// counted as separate rules.
-fn rule(counted: &CounterSubject) -> (String, String) {
+fn describe_rule(counted: &CounterSubject) -> (String, String) {
     const END: &str = "end";
     match counted {
         CounterSubject::Rule(id) => (id.owner.to_string(), id.index.to_string()),
@@ -78,7 +78,7 @@ fn rule(counted: &CounterSubject) -> (String, String) {
     }
 }
 
-fn stage_name(stage: CountedStage) -> &'static str {
+fn name_stage(stage: CountedStage) -> &'static str {
     match stage {
         CountedStage::Normal => "normal",
         CountedStage::PreDnat => "pre-dnat",
@@ -86,15 +86,15 @@ fn stage_name(stage: CountedStage) -> &'static str {
     }
 }
 
-fn table(counters: &[RuleCounter]) -> String {
+fn render_table(counters: &[RuleCounter]) -> String {
     let headings = ["POLICY", "DIRECTION", "STAGE", "RULE", "ACTION", "PACKETS", "BYTES"];
     let mut rows = vec![headings.map(str::to_owned).to_vec()];
     for counter in counters {
-        let (owner, number) = rule(&counter.of);
+        let (owner, number) = describe_rule(&counter.of);
         rows.push(vec![
             owner,
             counter.of.direction().to_string(),
-            stage_name(counter.when).to_owned(),
+            name_stage(counter.when).to_owned(),
             number,
             counter.verdict.to_string(),
             counter.packets.to_string(),
@@ -104,8 +104,8 @@ fn table(counters: &[RuleCounter]) -> String {
     layout(&rows)
 }
 
-fn object(counter: &RuleCounter) -> serde_json::Value {
-    let (owner, number) = rule(&counter.of);
+fn describe_counter(counter: &RuleCounter) -> serde_json::Value {
+    let (owner, number) = describe_rule(&counter.of);
     let number = match &counter.of {
         CounterSubject::Rule(id) => json!(id.index.number()),
         _ => json!(number),
@@ -113,7 +113,7 @@ fn object(counter: &RuleCounter) -> serde_json::Value {
     json!({
         "policy": owner,
         "direction": counter.of.direction().to_string(),
-        "stage": stage_name(counter.when),
+        "stage": name_stage(counter.when),
         "rule": number,
         "action": counter.verdict.to_string(),
         "packets": counter.packets,

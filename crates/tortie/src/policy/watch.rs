@@ -104,16 +104,16 @@ pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), Co
                 }
                 continue;
             }
-            Some(packet) = logged.recv() => vec![packet_event(packet)],
+            Some(packet) = logged.recv() => vec![describe_packet_event(packet)],
             _ = look.tick() => seen.changes(&read_counters(&netns).await.map_err(super::kernel_error)?),
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for event in events.into_iter().filter(|event| args.wants(event)) {
             let Some(missed) = pace.admits(now) else { continue };
             if missed > 0 {
-                writeln!(out, "{}  {missed} lines omitted (--rate {})", clock(now), args.rate)?;
+                writeln!(out, "{}  {missed} lines omitted (--rate {})", format_clock(now), args.rate)?;
             }
-            writeln!(out, "{}  {:<6}  {}  {}", clock(now), event.verdict, event.rule, event.what)?;
+            writeln!(out, "{}  {:<6}  {}  {}", format_clock(now), event.verdict, event.rule, event.what)?;
             left = left.map(|left| left.saturating_sub(1));
             if left == Some(0) {
                 return Ok(out.flush()?);
@@ -124,12 +124,12 @@ pub async fn watch(args: &PolicyWatchArgs, out: &mut dyn Write) -> Result<(), Co
 }
 
 /// Formats the time of day in UTC.
-fn clock(now: Duration) -> String {
+fn format_clock(now: Duration) -> String {
     let seconds = now.as_secs() % (24 * 60 * 60);
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn packet_event(packet: LoggedPacket) -> PolicyWatchEvent {
+fn describe_packet_event(packet: LoggedPacket) -> PolicyWatchEvent {
     let what = packet.flow.map_or("unreadable packet".to_owned(), |flow| flow.to_string());
     PolicyWatchEvent { verdict: CountedVerdict::Log, rule: packet.rule, what }
 }
@@ -262,7 +262,7 @@ mod tests {
         assert!(watch.wants(&event(CountedVerdict::Deny)));
         watch.policy = Some("gnp/".into());
         assert!(!watch.wants(&event(CountedVerdict::Deny)));
-        assert_eq!(clock(second_of_day(3, 4, 5)), "03:04:05");
+        assert_eq!(format_clock(second_of_day(3, 4, 5)), "03:04:05");
     }
 
     fn second_of_day(hours: u64, minutes: u64, seconds: u64) -> Duration {

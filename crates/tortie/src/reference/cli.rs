@@ -18,7 +18,7 @@ fn the_page_of_commands_is_current() {
     let mut command = TortieCli::command();
     command.build();
     let mut page = PAGE_HEADER.to_owned();
-    contents(&command, &mut page);
+    render_contents(&command, &mut page);
     describe(&command, &[], &mut page);
     super::is_fresh("cli.md", &page);
     for part in [
@@ -31,14 +31,14 @@ fn the_page_of_commands_is_current() {
     }
 }
 
-fn contents(command: &Command, page: &mut String) {
+fn render_contents(command: &Command, page: &mut String) {
     for part in command.get_subcommands().filter(|part| !part.is_hide_set() && part.get_name() != "help") {
-        let _ = writeln!(page, "- [`tortie {0}`](#tortie-{0}): {1}", part.get_name(), summary(part));
+        let _ = writeln!(page, "- [`tortie {0}`](#tortie-{0}): {1}", part.get_name(), render_summary(part));
     }
     page.push('\n');
 }
 
-fn summary(command: &Command) -> String {
+fn render_summary(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
@@ -48,13 +48,13 @@ fn describe(command: &Command, above: &[&str], page: &mut String) {
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
-    let _ = write!(page, "## {}\n\n{}\n\n```text\n{usage}\n```\n", words.join(" "), escaped(&about));
+    let _ = write!(page, "## {}\n\n{}\n\n```text\n{usage}\n```\n", words.join(" "), escape_text(&about));
     let arguments: Vec<&Arg> =
         command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help").collect();
     if !arguments.is_empty() {
         page.push_str("\n| option | default | meaning |\n| --- | --- | --- |\n");
         arguments.iter().for_each(|arg| {
-            let _ = writeln!(page, "| {} | {} | {} |", name(arg), default(arg), meaning(arg));
+            let _ = writeln!(page, "| {} | {} | {} |", name(arg), default(arg), render_meaning(arg));
         });
     }
     if let Some(after) = command.get_after_help() {
@@ -88,7 +88,7 @@ fn default(arg: &Arg) -> String {
     format!("`{}`", values.join(" "))
 }
 
-fn meaning(arg: &Arg) -> String {
+fn render_meaning(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut text = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let choices = arg.get_possible_values();
@@ -103,10 +103,10 @@ fn meaning(arg: &Arg) -> String {
     if let Some(variable) = arg.get_env().and_then(|name| name.to_str()) {
         text = format!("{text}; variable `{variable}`");
     }
-    escaped(&text).replace('|', "\\|")
+    escape_text(&text).replace('|', "\\|")
 }
 
 /// Escapes angle brackets, which Markdown would take for tags.
-fn escaped(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     text.replace('<', "&lt;")
 }

@@ -62,21 +62,21 @@ fn describe(kind: Kind, page: &mut String) {
     let schema = schema::json_schema(kind);
     for part in ["spec", "status"] {
         if let Some(schema) = schema.pointer(&format!("/properties/{part}")) {
-            fields(schema, part, page);
+            render_fields(schema, part, page);
         }
     }
 }
 
 /// Writes a row for each field below this one.
-fn fields(schema: &Value, path: &str, page: &mut String) {
+fn render_fields(schema: &Value, path: &str, page: &mut String) {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        row(field, &format!("{path}.{name}"), required.contains(&name.as_str()), page);
+        render_row(field, &format!("{path}.{name}"), required.contains(&name.as_str()), page);
     }
 }
 
-fn row(schema: &Value, path: &str, required: bool, page: &mut String) {
+fn render_row(schema: &Value, path: &str, required: bool, page: &mut String) {
     let default = match &schema["default"] {
         Value::Null => String::new(),
         Value::String(text) => format!("`{text}`"),
@@ -86,29 +86,29 @@ fn row(schema: &Value, path: &str, required: bool, page: &mut String) {
     let meaning =
         meaning.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;");
     let must = if required { ", required" } else { "" };
-    let _ = writeln!(page, "| `{path}` | {}{must} | {default} | {meaning} |", kind(schema));
+    let _ = writeln!(page, "| `{path}` | {}{must} | {default} | {meaning} |", describe_type(schema));
     if schema["items"].is_object() {
-        below(&schema["items"], &format!("{path}[]"), page);
+        render_nested(&schema["items"], &format!("{path}[]"), page);
     }
     if schema["additionalProperties"].is_object() {
-        below(&schema["additionalProperties"], &format!("{path}{{}}"), page);
+        render_nested(&schema["additionalProperties"], &format!("{path}{{}}"), page);
     }
-    fields(schema, path, page);
+    render_fields(schema, path, page);
 }
 
 /// Writes the entries of a list or a map, unless they are plain strings.
-fn below(schema: &Value, path: &str, page: &mut String) {
+fn render_nested(schema: &Value, path: &str, page: &mut String) {
     if schema["properties"].is_object() {
-        return fields(schema, path, page);
+        return render_fields(schema, path, page);
     }
     let details = ["properties", "items", "enum", "minimum", "maximum"];
     if schema["type"] != "string" || details.iter().any(|keyword| !schema[keyword].is_null()) {
-        row(schema, path, false, page);
+        render_row(schema, path, false, page);
     }
 }
 
 /// Describes the type of a value.
-fn kind(schema: &Value) -> String {
+fn describe_type(schema: &Value) -> String {
     if let Some(values) = schema["enum"].as_array() {
         let words: Vec<String> = values
             .iter()

@@ -72,7 +72,7 @@ FelixConfiguration, which overrides the object `default`: enable the offload in 
 one node to another ([BGP](bgp.md#machines-that-move)).
 ";
 
-fn page() -> String {
+fn render_page() -> String {
     let mut page = PAGE_HEADER.to_owned();
     let parameters: Vec<ResolvedParameter> = NodeParameters::default().all().collect();
     let is_own =
@@ -95,7 +95,11 @@ fn page() -> String {
             ParameterEffect::None { .. } => continue,
         };
         let meaning = describe_parameter(in_force.parameter.key);
-        let _ = writeln!(page, "| {} | {meaning} | {when} | {since} |", places(in_force, is_own(in_force)));
+        let _ = writeln!(
+            page,
+            "| {} | {meaning} | {when} | {since} |",
+            render_places(in_force, is_own(in_force))
+        );
     }
     page += PAGE_NOTES;
     let _ = write!(
@@ -112,14 +116,14 @@ default, the log and the health page report it.
     );
     for in_force in &parameters {
         if let ParameterEffect::None { why } = in_force.effect {
-            let _ = writeln!(page, "| {} | {why} |", places(in_force, is_own(in_force)));
+            let _ = writeln!(page, "| {} | {why} |", render_places(in_force, is_own(in_force)));
         }
     }
     page
 }
 
 /// Renders the places where a parameter can be set, and its default.
-fn places(in_force: &ResolvedParameter, own: bool) -> String {
+fn render_places(in_force: &ResolvedParameter, own: bool) -> String {
     let parameter = in_force.parameter;
     let key = if own { "-".to_owned() } else { format!("`{}`", parameter.key) };
     let mut letters = parameter.name.chars();
@@ -142,18 +146,18 @@ fn places(in_force: &ResolvedParameter, own: bool) -> String {
 fn the_page_of_settings_is_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/settings.md");
     if std::env::var_os("TORTIE_REFRESH").is_some() {
-        std::fs::write(&path, page()).unwrap();
+        std::fs::write(&path, render_page()).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page(), "docs/settings.md is stale: run `make docs-settings`");
+    assert!(written == render_page(), "docs/settings.md is stale: run `make docs-settings`");
 }
 
 #[test]
 fn every_parameter_is_on_the_page_once() {
-    let page = page();
+    let page = render_page();
     for in_force in NodeParameters::default().all() {
         let own = OWN_PARAMETERS.iter().any(|own| own.key == in_force.parameter.key);
-        let row = format!("\n| {} |", places(&in_force, own));
+        let row = format!("\n| {} |", render_places(&in_force, own));
         assert_eq!(page.matches(&row).count(), 1, "{row}");
     }
 }

@@ -23,7 +23,8 @@ pub struct DaemonLog {
 impl DaemonLog {
     pub fn open(path: &Path, most: u64) -> io::Result<DaemonLog> {
         let log = RotatingLog::open(path, most)?;
-        let counter = File::options().create(true).write(true).truncate(false).open(counter_path(path)).ok();
+        let counter =
+            File::options().create(true).write(true).truncate(false).open(build_counter_path(path)).ok();
         let daemon_log = DaemonLog { log, counter, dropped_lines: 0, reported_lines: 0 };
         daemon_log.write_counter();
         Ok(daemon_log)
@@ -55,7 +56,7 @@ impl DaemonLog {
     /// Removes the log and its counter.
     pub fn remove(path: &Path) -> io::Result<()> {
         RotatingLog::remove(path)?;
-        match std::fs::remove_file(counter_path(path)) {
+        match std::fs::remove_file(build_counter_path(path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -64,11 +65,11 @@ impl DaemonLog {
 
 /// Returns the number of dropped lines since the supervisor started; 0 without a supervisor.
 pub fn dropped_lines(log: &Path) -> u64 {
-    let text = std::fs::read_to_string(counter_path(log)).unwrap_or_default();
+    let text = std::fs::read_to_string(build_counter_path(log)).unwrap_or_default();
     text.trim().parse().unwrap_or_default()
 }
 
-fn counter_path(log: &Path) -> PathBuf {
+fn build_counter_path(log: &Path) -> PathBuf {
     let mut name = log.as_os_str().to_owned();
     name.push(".dropped");
     name.into()

@@ -19,30 +19,31 @@ pub struct UpManifest {
 impl UpManifest {
     /// Returns whether there is a manifest. A directory that this user cannot read is an error, not an absence.
     pub fn exists(state_dir: &Path) -> io::Result<bool> {
-        path(state_dir).try_exists().map_err(with_path(&path(state_dir)))
+        build_manifest_path(state_dir).try_exists().map_err(with_path(&build_manifest_path(state_dir)))
     }
 
     /// Loads the manifest, or an empty one if the file does not exist.
     pub fn load(state_dir: &Path) -> io::Result<UpManifest> {
-        match std::fs::read(path(state_dir)) {
+        match std::fs::read(build_manifest_path(state_dir)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UpManifest::default()),
-            Err(error) => Err(with_path(&path(state_dir))(error)),
+            Err(error) => Err(with_path(&build_manifest_path(state_dir))(error)),
         }
     }
 
     pub fn save(&self, state_dir: &Path) -> io::Result<()> {
-        let new = path(state_dir).with_extension("new");
+        let new = build_manifest_path(state_dir).with_extension("new");
         std::fs::write(&new, serde_json::to_vec_pretty(self)?).map_err(with_path(&new))?;
-        std::fs::rename(&new, path(state_dir)).map_err(with_path(&new))
+        std::fs::rename(&new, build_manifest_path(state_dir)).map_err(with_path(&new))
     }
 
     pub fn remove(state_dir: &Path) -> io::Result<()> {
-        std::fs::remove_file(path(state_dir)).map_err(with_path(&path(state_dir)))
+        std::fs::remove_file(build_manifest_path(state_dir))
+            .map_err(with_path(&build_manifest_path(state_dir)))
     }
 }
 
-fn path(state_dir: &Path) -> PathBuf {
+fn build_manifest_path(state_dir: &Path) -> PathBuf {
     state_dir.join("up.json")
 }
 

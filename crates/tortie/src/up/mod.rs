@@ -3,7 +3,6 @@
 //! Everything is recorded before it is created, in `up.json` of the state directory, so that `down` also works after a
 //! crash.
 
-mod attachments;
 mod daemon_log;
 mod manifest;
 mod plugins;
@@ -16,7 +15,6 @@ pub use daemon_log::dropped_lines;
 pub use supervise::{SuperviseArgs, supervise};
 
 use crate::node::FELIX_TIMEOUT_SECONDS;
-use attachments::JournalAttachment;
 use clap::{Args, ValueEnum};
 use manifest::UpManifest;
 use plugins::CniInstallation;
@@ -30,7 +28,9 @@ use std::time::Duration;
 use tortie_cni::CniPlugin;
 use tortie_ctl::CommandError;
 use tortie_model::Kind;
-use tortie_node::{CniFiles, LivePodHandling, NodeArgs, PolicyHandover};
+use tortie_node::{
+    AttachmentRecord, CniFiles, LivePodHandling, NodeArgs, PolicyHandover, RemovedFile, read_attachments,
+};
 use tortie_process::wait_until;
 use tortie_store::{ResourceClient, StoreClient, StoreConfig, StoreError};
 
@@ -112,7 +112,7 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         return check(&args, out);
     }
     for dir in [&node.state_dir, &node.run_dir, &args.cni_bin_dir, &args.cni_conf_dir] {
-        std::fs::create_dir_all(dir).map_err(|error| at(dir, &error))?;
+        std::fs::create_dir_all(dir).map_err(|error| describe_path_error(dir, &error))?;
     }
     let mut manifest = UpManifest::load(&node.state_dir)?;
     // Check the CNI files before starting anything, to detect a network that cannot be taken over.
@@ -123,13 +123,13 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     manifest.network = installation.network().to_owned();
     // Keep the service manager of an earlier `up`.
     if !UpManifest::exists(&node.state_dir)? {
-        manifest.systemd = by_systemd(&args);
+        manifest.systemd = uses_systemd(&args);
     }
 
-    let mut store = datastore(node, &exe);
+    let mut store = build_datastore_daemon(node, &exe);
     store.by_systemd = manifest.systemd;
     let config = StoreConfig::load(&node.config)?;
-    let own = format!("unix://{}", datastore_socket(node).display());
+    let own = format!("unix://{}", build_datastore_socket_path(node).display());
     let configured = config != StoreConfig::default() && config.etcd_endpoints != own;
     if manifest.embedded || !configured {
         manifest.embedded = true;
@@ -137,20 +137,22 @@ pub fn up(args: UpArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         if let Some(word) = start(&store, args.restart)? {
             writeln!(out, "{word} the embedded datastore at {own}")?;
         }
-        let socket = datastore_socket(node);
+        let socket = build_datastore_socket_path(node);
         wait(&store, || UnixStream::connect(&socket).is_ok())?;
     }
-    let mut daemon = node_daemon(node, &exe);
+    let mut daemon = build_node_daemon(node, &exe);
     daemon.by_systemd = manifest.systemd;
     if manifest.systemd {
         let file = node.state_dir.join("environment");
-        systemd::keep_environment(&file).map_err(|error| at(&file, &error))?;
+        systemd::keep_environment(&file).map_err(|error| describe_path_error(&file, &error))?;
         manifest.files.insert(file.clone());
         daemon.environment_file = Some(file);
     }
     manifest.save(&node.state_dir)?;
     if manifest.embedded {
-        daemon.environment.push(("TORTIE_DATASTORE_SOCKET", datastore_socket(node).into_os_string()));
+        daemon
+            .environment
+            .push(("TORTIE_DATASTORE_SOCKET", build_datastore_socket_path(node).into_os_string()));
     }
     if let Some(word) = start(&daemon, args.restart)? {
         writeln!(out, "{word} the node")?;
@@ -205,7 +207,7 @@ fn can_write(dir: &Path) -> Result<(), CommandError> {
     let probe = existing.join(format!(".tortie-check-{}", std::process::id()));
     std::fs::write(&probe, "")
         .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(|error| at(existing, &error))
+        .map_err(|error| describe_path_error(existing, &error))
 }
 
 /// Starts a daemon unless it is running, or restarts it. Returns the word for the message, if anything was done.
@@ -217,7 +219,7 @@ fn start(daemon: &HostDaemon, restart: bool) -> Result<Option<&'static str>, Com
     Ok(daemon.start()?.then_some(word))
 }
 
-fn by_systemd(args: &UpArgs) -> bool {
+fn uses_systemd(args: &UpArgs) -> bool {
     match args.service_manager {
         ServiceManager::Systemd => true,
         ServiceManager::Own => false,
@@ -231,18 +233,7 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let node = &args.node;
     let data = node.state_dir.join("datastore");
     if !UpManifest::exists(&node.state_dir)? {
-        if args.purge && data.exists() {
-            return purge(&data, &node.state_dir, out);
-        }
-        writeln!(
-            out,
-            "nothing to take down: `tortie up` has left no record in {}",
-            node.state_dir.display()
-        )?;
-        if data.exists() {
-            writeln!(out, "kept: the datastore in {}; `tortie down --purge` removes it", data.display())?;
-        }
-        return Ok(());
+        return purge_without_manifest(args, &data, out);
     }
     let manifest = UpManifest::load(&node.state_dir)?;
     if args.keep_pods {
@@ -252,33 +243,17 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         }
         return give_back(node, &manifest, handover, out);
     }
-    let mut attached =
-        attachments::read(&node.journal_dir()).map_err(|error| at(&node.journal_dir(), &error))?;
-    let interfaces = workloads::interfaces()?;
+    let mut attached = read_attachments(&node.journal_dir())
+        .map_err(|error| describe_path_error(&node.journal_dir(), &error))?;
+    let interfaces = workloads::list_interfaces()?;
     if !args.force {
-        let member = member(node, &manifest)?;
-        let asked = member.as_ref().map(|member| (&member.config, member.name.as_str()));
-        let unknown = workloads::unknown(node, &interfaces, &attached, asked).map_err(|error| {
-            CommandError::message(format!(
-                "cannot see whether workloads still run on this host: {error}\n`tortie down --force` goes on without \
-                 knowing; nothing was changed"
-            ))
-        })?;
-        if !unknown.is_empty() {
-            let list: Vec<String> = unknown.iter().map(|line| format!("  {line}")).collect();
-            return Err(CommandError::message(format!(
-                "workloads that this node has not attached run on this host:\n{}\nstop them first, give the host back to \
-                 whoever attached them with `tortie down --keep-pods`, or take their network away with `tortie down \
-                 --force`; nothing was changed",
-                list.join("\n")
-            )));
-        }
+        refuse_unknown_workloads(node, &manifest, &interfaces, &attached)?;
     }
-    attached.retain(|attachment| attachment.is_live(&interfaces));
+    attached.retain(|attachment| attachment.is_running(&interfaces));
     if !attached.is_empty() && !args.force {
         let list: Vec<String> = attached.iter().map(|attachment| format!("  {attachment}")).collect();
         return Err(CommandError::message(format!(
-            "containers still use the network of this host:\n{}\nstop them first, or take their network away with \
+            "containers still use the network of this host:\n{}\nstop them first, or remove their network with \
              `tortie down --force`; nothing was changed",
             list.join("\n")
         )));
@@ -293,40 +268,21 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         Vec::new()
     });
     let left = leave(node, &manifest, &attached);
-    stop(node_daemon(node, &exe), &manifest, &mut failures);
+    stop(build_node_daemon(node, &exe), &manifest, &mut failures);
     // The daemon may have reclaimed tunnel addresses while it was still running, so delete the node again.
     let gone = left.and_then(|member| member.map_or(Ok(()), |member| member.delete()));
     if let Err(error) = gone {
         failures.push(format!("leaving the cluster: {error}"));
     }
-    stop(datastore(node, &exe), &manifest, &mut failures);
+    stop(build_datastore_daemon(node, &exe), &manifest, &mut failures);
     if let Err(error) = remove_policy() {
         failures.push(error.to_string());
     }
     if !failures.is_empty() {
         return Err(CommandError::message(failures.join("\n")));
     }
-    for file in [
-        node.calico_dir().join("nodename"),
-        node.calico_dir().join("mtu"),
-        node.known_objects_file(),
-        node.http_proxies_file(),
-        datastore_socket(node),
-        node.run_dir.join("bgp"),
-    ] {
-        remove(&file, &mut failures);
-    }
-    remove_dir(&node.journal_dir(), &mut failures);
-    for attachment in &attached {
-        writeln!(out, "removed: the network of {attachment}")?;
-    }
-    for file in &manifest.files {
-        writeln!(out, "removed: {}", file.display())?;
-    }
-    for file in &cni_files {
-        writeln!(out, "{file}")?;
-    }
-    writeln!(out, "removed: the node, its routes, its policy and its addresses")?;
+    remove_state(node, &mut failures);
+    report_removals(&attached, &manifest, &cni_files, out)?;
     if args.purge {
         remove_dir(&data, &mut failures);
         writeln!(out, "removed: the datastore in {}", data.display())?;
@@ -346,6 +302,79 @@ pub fn down(args: &DownArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         return Err(CommandError::message(failures.join("\n")));
     }
     Ok(writeln!(out, "this host is no longer a node")?)
+}
+
+/// Handles `down` on a host where `up` has not run, or has been reverted already.
+fn purge_without_manifest(args: &DownArgs, data: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
+    let state_dir = &args.node.state_dir;
+    if args.purge && data.exists() {
+        return purge(data, state_dir, out);
+    }
+    writeln!(out, "nothing to take down: `tortie up` has left no record in {}", state_dir.display())?;
+    if data.exists() {
+        writeln!(out, "kept: the datastore in {}; `tortie down --purge` removes it", data.display())?;
+    }
+    Ok(())
+}
+
+/// Fails if workloads run on this host that its node has not attached.
+fn refuse_unknown_workloads(
+    node: &NodeArgs,
+    manifest: &UpManifest,
+    interfaces: &BTreeMap<String, bool>,
+    attached: &[AttachmentRecord],
+) -> Result<(), CommandError> {
+    let member = find_member(node, manifest)?;
+    let asked = member.as_ref().map(|member| (&member.config, member.name.as_str()));
+    let unknown = workloads::find_unknown(node, interfaces, attached, asked).map_err(|error| {
+        CommandError::message(format!(
+            "cannot determine whether workloads still run on this host: {error}\n`tortie down --force` continues \
+             without this check; nothing was changed"
+        ))
+    })?;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = unknown.iter().map(|line| format!("  {line}")).collect();
+    Err(CommandError::message(format!(
+        "workloads that this node has not attached run on this host:\n{}\nstop them first, return the host to the program \
+         that attached them with `tortie down --keep-pods`, or remove their network with `tortie down --force`; nothing \
+         was changed",
+        list.join("\n")
+    )))
+}
+
+/// Removes the files in which the daemons keep their state, except for the data of the datastore.
+fn remove_state(node: &NodeArgs, failures: &mut Vec<String>) {
+    for file in [
+        node.calico_dir().join("nodename"),
+        node.calico_dir().join("mtu"),
+        node.known_objects_file(),
+        node.http_proxies_file(),
+        build_datastore_socket_path(node),
+        node.run_dir.join("bgp"),
+    ] {
+        remove(&file, failures);
+    }
+    remove_dir(&node.journal_dir(), failures);
+}
+
+fn report_removals(
+    attached: &[AttachmentRecord],
+    manifest: &UpManifest,
+    cni_files: &[RemovedFile],
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    for attachment in attached {
+        writeln!(out, "removed: the network of {attachment}")?;
+    }
+    for file in &manifest.files {
+        writeln!(out, "removed: {}", file.display())?;
+    }
+    for file in cni_files {
+        writeln!(out, "{file}")?;
+    }
+    Ok(writeln!(out, "removed: the node, its routes, its policy and its addresses")?)
 }
 
 fn stop(mut daemon: HostDaemon, manifest: &UpManifest, failures: &mut Vec<String>) {
@@ -368,7 +397,7 @@ fn give_back(
         runtime.block_on(tortie_node::await_felix(limit)).map_err(CommandError::message)?;
     }
     let exe = std::env::current_exe()?;
-    for mut daemon in [node_daemon(node, &exe), datastore(node, &exe)] {
+    for mut daemon in [build_node_daemon(node, &exe), build_datastore_daemon(node, &exe)] {
         daemon.by_systemd = manifest.systemd;
         daemon.stop()?;
     }
@@ -383,7 +412,7 @@ fn give_back(
         remove(file, &mut failures);
         writeln!(out, "removed: {}", file.display())?;
     }
-    remove(&datastore_socket(node), &mut failures);
+    remove(&build_datastore_socket_path(node), &mut failures);
     if !failures.is_empty() {
         return Err(CommandError::message(failures.join("\n")));
     }
@@ -398,7 +427,7 @@ fn give_back(
 
 /// Removes the data that an earlier `down` kept.
 fn purge(data: &Path, state_dir: &Path, out: &mut dyn Write) -> Result<(), CommandError> {
-    std::fs::remove_dir_all(data).map_err(|error| at(data, &error))?;
+    std::fs::remove_dir_all(data).map_err(|error| describe_path_error(data, &error))?;
     let _ = std::fs::remove_dir(state_dir);
     Ok(writeln!(out, "removed: the datastore in {}", data.display())?)
 }
@@ -434,14 +463,14 @@ impl ClusterMember {
 }
 
 /// Returns this host's node in the datastore, as its daemon knows it; `None` if there is no daemon.
-fn member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember>, CommandError> {
+fn find_member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember>, CommandError> {
     if !node.socket().exists() {
         return Ok(None);
     }
     let file = node.calico_dir().join("nodename");
-    let name = std::fs::read_to_string(&file).map_err(|error| at(&file, &error))?;
+    let name = std::fs::read_to_string(&file).map_err(|error| describe_path_error(&file, &error))?;
     let config = if manifest.embedded {
-        StoreConfig::at(format!("unix://{}", datastore_socket(node).display()))
+        StoreConfig::at(format!("unix://{}", build_datastore_socket_path(node).display()))
     } else {
         StoreConfig::load(&node.config)?
     };
@@ -452,9 +481,9 @@ fn member(node: &NodeArgs, manifest: &UpManifest) -> Result<Option<ClusterMember
 fn leave(
     node: &NodeArgs,
     manifest: &UpManifest,
-    attached: &[JournalAttachment],
+    attached: &[AttachmentRecord],
 ) -> Result<Option<ClusterMember>, CommandError> {
-    let Some(member) = member(node, manifest)? else { return Ok(None) };
+    let Some(member) = find_member(node, manifest)? else { return Ok(None) };
     let attached_networks = attached.iter().map(|attachment| attachment.network.as_str());
     let networks: BTreeSet<&str> = attached_networks.chain([manifest.network.as_str()]).collect();
     for network in networks.into_iter().filter(|network| !network.is_empty()) {
@@ -462,7 +491,8 @@ fn leave(
         check_response(&call_cni(node, "GC", &[], &extra)?)?;
     }
     for attachment in attached.iter().filter(|attachment| attachment.network.is_empty()) {
-        let about = [("CNI_CONTAINERID", attachment.container_id()), ("CNI_IFNAME", attachment.ifname())];
+        let about =
+            [("CNI_CONTAINERID", attachment.id.container_id.as_str()), ("CNI_IFNAME", &attachment.id.ifname)];
         check_response(&call_cni(node, "DEL", &about, &json!({}))?)?;
     }
     member.delete()?;
@@ -471,11 +501,15 @@ fn leave(
 }
 
 fn check_response(response: &str) -> Result<(), CommandError> {
-    if response.starts_with('0') { Ok(()) } else { Err(CommandError::message(error_message(response))) }
+    if response.starts_with('0') {
+        Ok(())
+    } else {
+        Err(CommandError::message(extract_error_message(response)))
+    }
 }
 
 /// Extracts the message of a CNI error, without the status line and the JSON.
-fn error_message(response: &str) -> String {
+fn extract_error_message(response: &str) -> String {
     let text = response.split_once('\n').map_or(response, |(_, text)| text);
     let error: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let parts = ["msg", "details"].map(|field| error[field].as_str().unwrap_or_default());
@@ -502,7 +536,8 @@ fn call_cni(
         "env": environment,
         "config": config.to_string(),
     });
-    let mut stream = UnixStream::connect(node.socket()).map_err(|error| at(&node.socket(), &error))?;
+    let mut stream =
+        UnixStream::connect(node.socket()).map_err(|error| describe_path_error(&node.socket(), &error))?;
     stream.set_read_timeout(Some(READY_TIMEOUT))?;
     stream.write_all(request.to_string().as_bytes())?;
     stream.shutdown(std::net::Shutdown::Write)?;
@@ -511,18 +546,18 @@ fn call_cni(
     Ok(answer)
 }
 
-fn datastore_socket(node: &NodeArgs) -> PathBuf {
+fn build_datastore_socket_path(node: &NodeArgs) -> PathBuf {
     node.run_dir.join("datastore.sock")
 }
 
-fn datastore(node: &NodeArgs, exe: &Path) -> HostDaemon {
+fn build_datastore_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
     let data = node.state_dir.join("datastore").into_os_string();
-    let listen = format!("unix://{}", datastore_socket(node).display()).into();
+    let listen = format!("unix://{}", build_datastore_socket_path(node).display()).into();
     let words = ["datastore".into(), "--data-dir".into(), data, "--listen".into(), listen];
     HostDaemon::new("datastore", exe, &node.run_dir, words.to_vec())
 }
 
-fn node_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
+fn build_node_daemon(node: &NodeArgs, exe: &Path) -> HostDaemon {
     let mut words = vec![
         "node".into(),
         "--state-dir".into(),
@@ -571,7 +606,7 @@ fn report_removal(path: &Path, removed: std::io::Result<()>, failures: &mut Vec<
     }
 }
 
-fn at(path: &Path, error: &std::io::Error) -> CommandError {
+fn describe_path_error(path: &Path, error: &std::io::Error) -> CommandError {
     CommandError::at(path, error)
 }
 
@@ -582,7 +617,7 @@ mod tests {
     #[test]
     fn people_see_the_reason_and_not_the_json() {
         let answer = "1\n{\"cniVersion\":\"1.1.0\",\"code\":11,\"msg\":\"the store does not answer\",\"details\":\"timed out\"}";
-        assert_eq!(error_message(answer), "the store does not answer: timed out");
-        assert_eq!(error_message("1\nsomething else\n"), "something else");
+        assert_eq!(extract_error_message(answer), "the store does not answer: timed out");
+        assert_eq!(extract_error_message("1\nsomething else\n"), "something else");
     }
 }

@@ -73,7 +73,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
         }
         first = false;
         let wait = pause.after(ran);
-        log.write(ended(&args.name, status, wait).as_bytes());
+        log.write(format_restart_line(&args.name, status, wait).as_bytes());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = term.recv() => return Ok(()),
@@ -82,7 +82,7 @@ async fn run(args: &SuperviseArgs) -> Result<(), CommandError> {
     }
 }
 
-fn ended(name: &str, status: ExitStatus, wait: Duration) -> String {
+fn format_restart_line(name: &str, status: ExitStatus, wait: Duration) -> String {
     format!("supervisor: {name} ended ({status}); starting it again in {} s\n", wait.as_secs())
 }
 

@@ -35,7 +35,7 @@ pub fn unit(daemon: &HostDaemon) -> String {
     let wants = after.split(' ').next().unwrap_or_default();
     let words: Vec<String> = std::iter::once(daemon.exe.as_os_str())
         .chain(daemon.words.iter().map(|word| word.as_os_str()))
-        .map(quoted)
+        .map(quote_argument)
         .collect();
     let environment: String = daemon
         .environment
@@ -93,7 +93,7 @@ pub fn keep_environment(path: &Path) -> io::Result<()> {
 }
 
 /// Quotes a word of a command line for systemd, which interprets quotes, `%` and `$`.
-fn quoted(word: &OsStr) -> String {
+fn quote_argument(word: &OsStr) -> String {
     let word = word.to_string_lossy().replace('%', "%%").replace('$', "$$");
     if !word.contains(|letter: char| letter.is_whitespace() || letter == '"' || letter == '\\') {
         return word;
@@ -104,8 +104,8 @@ fn quoted(word: &OsStr) -> String {
 pub fn start(daemon: &HostDaemon) -> io::Result<()> {
     let file = file(daemon.name);
     std::fs::write(&file, unit(daemon)).map_err(with_path(&file))?;
-    systemctl(&["daemon-reload"])?;
-    systemctl(&["enable", "--now", &name(daemon.name)])
+    run_systemctl(&["daemon-reload"])?;
+    run_systemctl(&["enable", "--now", &name(daemon.name)])
 }
 
 pub fn stop(daemon: &str) -> io::Result<()> {
@@ -113,9 +113,9 @@ pub fn stop(daemon: &str) -> io::Result<()> {
     if !file.exists() {
         return Ok(());
     }
-    systemctl(&["disable", "--now", &name(daemon)])?;
+    run_systemctl(&["disable", "--now", &name(daemon)])?;
     std::fs::remove_file(&file).map_err(with_path(&file))?;
-    systemctl(&["daemon-reload"])
+    run_systemctl(&["daemon-reload"])
 }
 
 pub fn is_running(daemon: &str) -> bool {
@@ -131,7 +131,7 @@ pub fn log(daemon: &str, lines: usize) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-fn systemctl(words: &[&str]) -> io::Result<()> {
+fn run_systemctl(words: &[&str]) -> io::Result<()> {
     let Output { status, stderr, .. } = Command::new("systemctl").args(words).output()?;
     if !status.success() {
         let reason = String::from_utf8_lossy(&stderr);

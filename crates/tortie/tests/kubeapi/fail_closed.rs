@@ -61,7 +61,7 @@ fn an_unreadable_policy_keeps_its_pods_closed() {
     world.wait_for(&client, &web, true);
 }
 
-/// Whether a pod can open a connection to the port of the webhooks.
+/// Returns whether a pod can open a connection to the port of the webhooks.
 fn connects(from: &AttachedPod, address: &str) -> bool {
     let target = SocketAddr::new(address.parse().unwrap(), WEBHOOK_PORT);
     let connect = move || TcpStream::connect_timeout(&target, Duration::from_secs(2)).is_ok();

@@ -36,7 +36,7 @@ fn policy_rejected_by_the_kernel_fails_closed() {
     let everything = json!({"action": "Deny", "protocol": "TCP", "source": none, "destination": none});
     let too_much = json!([everything, {"action": "Allow"}]);
     world.calicoctl(&["apply", "-f", "-"], &policy(too_much));
-    eventually("it is reported", || health(&world).contains("in-gnp/big: closed, the kernel refuses it: "));
+    eventually("it is reported", || health(&world).contains("in-gnp/big: closed: the kernel rejects it: "));
     eventually("it is counted", || metrics(&world).contains("tortie_refused_objects 1"));
     let unreachable = |address: &String| !one.reaches(address);
     assert!(second.iter().all(unreachable), "{}", world.log());

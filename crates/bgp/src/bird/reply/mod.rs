@@ -110,7 +110,7 @@ pub(super) fn status(
         let key = key.trim();
         let value = value.trim();
         if key == "Routes" {
-            *routes.get_mut(family) += usize::try_from(counted(value, "preferred")).unwrap_or(usize::MAX);
+            *routes.get_mut(family) += usize::try_from(parse_count(value, "preferred")).unwrap_or(usize::MAX);
         }
         if let Some(peer) = peers.last_mut().filter(|_| is_session) {
             apply_detail(peer, family, key, value);
@@ -160,8 +160,8 @@ fn apply_detail(peer: &mut PeerStatus, family: BgpFamily, key: &str, value: &str
         "Hold timer" => peer.hold_time = value.split('/').nth(1).and_then(|text| text.parse().ok()),
         "Last error" => peer.last_error = Some(value.to_owned()),
         "Routes" => {
-            *peer.prefixes_in.get_mut(family) = counted(value, "imported");
-            *peer.prefixes_out.get_mut(family) = counted(value, "exported");
+            *peer.prefixes_in.get_mut(family) = parse_count(value, "imported");
+            *peer.prefixes_out.get_mut(family) = parse_count(value, "exported");
         }
         "Import updates" => peer.updates_in = first().unwrap_or(0),
         "Export updates" => peer.updates_out = first().unwrap_or(0),
@@ -170,7 +170,7 @@ fn apply_detail(peer: &mut PeerStatus, family: BgpFamily, key: &str, value: &str
 }
 
 /// Returns the number before a word in `5 imported, 2 exported, 5 preferred`.
-fn counted(text: &str, word: &str) -> u32 {
+fn parse_count(text: &str, word: &str) -> u32 {
     let mut parts = text.split(',').filter_map(|part| part.trim().split_once(' '));
     parts.find(|(_, name)| *name == word).and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
 }

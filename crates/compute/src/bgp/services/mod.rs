@@ -153,7 +153,7 @@ impl ServiceRoutes {
         if !leads_somewhere(&self.settings, service, slices) {
             return Vec::new();
         }
-        announced(&self.settings, service)
+        list_announced(&self.settings, service)
     }
 }
 
@@ -208,7 +208,7 @@ fn is_within(ranges: &[IpNet], address: &IpAddr) -> bool {
 }
 
 /// Returns the addresses of a service that may be advertised.
-fn announced(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> Vec<IpAddr> {
+fn list_announced(settings: &ServiceAdvertisementSettings, service: &KubernetesService) -> Vec<IpAddr> {
     let cluster = service.cluster_ips.iter().filter(|_| !settings.cluster.is_empty());
     let external = service.external_ips.iter().filter(|address| is_within(&settings.external, address));
     let balanced = service.ingress_ips.iter().filter(|address| is_within(&settings.balancers, address));

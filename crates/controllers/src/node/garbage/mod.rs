@@ -199,7 +199,7 @@ impl AddressCollector {
         nodes: &NodeIndex,
         now: MonotonicTime,
     ) -> Vec<AbsenceClaim<GarbageAction>> {
-        let inhabited = inhabited_nodes(seen);
+        let inhabited = list_inhabited_nodes(seen);
         let mut suspects = BTreeMap::new();
         // `None` for a handle with an address that is held.
         let mut handles: BTreeMap<&str, Option<HandleLeak>> = BTreeMap::new();
@@ -253,14 +253,14 @@ impl AddressCollector {
         nodes: &NodeIndex,
         now: MonotonicTime,
     ) -> Vec<AbsenceClaim<GarbageAction>> {
-        let inhabited = inhabited_nodes(seen);
+        let inhabited = list_inhabited_nodes(seen);
         let mut claims = Vec::new();
         let mut empty = BTreeMap::new();
         let mut owned: BTreeMap<(&str, u8), usize> = BTreeMap::new();
-        for (block, host) in host_blocks(blocks) {
+        for (block, host) in list_host_blocks(blocks) {
             *owned.entry((host, space::version(&block.cidr))).or_default() += 1;
         }
-        for (block, host) in host_blocks(blocks).filter(|(block, _)| block::is_empty(block)) {
+        for (block, host) in list_host_blocks(blocks).filter(|(block, _)| block::is_empty(block)) {
             let since = *self.empty.get(&block.cidr).unwrap_or(&now);
             empty.insert(block.cidr, since);
             let count = owned.entry((host, space::version(&block.cidr))).or_default();
@@ -311,7 +311,7 @@ impl HandleLeak {
 }
 
 /// Returns the blocks of nodes, with the name of the node.
-fn host_blocks(blocks: &BTreeMap<IpNet, AddressBlock>) -> impl Iterator<Item = (&AddressBlock, &str)> {
+fn list_host_blocks(blocks: &BTreeMap<IpNet, AddressBlock>) -> impl Iterator<Item = (&AddressBlock, &str)> {
     blocks.values().filter_map(|block| match block.owner() {
         Some((AffinityType::Host, host)) => Some((block, host)),
         _ => None,
@@ -325,14 +325,14 @@ fn count_nodes(
     seen: &[JudgedAllocation<'_>],
     nodes: &NodeIndex,
 ) -> usize {
-    let owners = host_blocks(blocks).map(|(_, host)| host);
+    let owners = list_host_blocks(blocks).map(|(_, host)| host);
     let users = seen.iter().filter_map(|seen| seen.allocation.attribute(attribute::NODE_ATTRIBUTE));
     let names = owners.chain(users).chain(affinities.iter().map(|(host, _)| host.as_str()));
     names.filter(|name| nodes.is_of_kubernetes(name)).collect::<BTreeSet<&str>>().len()
 }
 
 /// Returns the nodes with an address in use; their other addresses and blocks are kept as well.
-fn inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
+fn list_inhabited_nodes<'a>(seen: &'a [JudgedAllocation<'_>]) -> BTreeSet<&'a str> {
     let held = seen.iter().filter(|seen| seen.verdict == AllocationVerdict::Held);
     held.filter_map(|seen| seen.allocation.attribute(attribute::NODE_ATTRIBUTE)).collect()
 }

@@ -7,7 +7,7 @@ use tortie_model::kinds::BGPPeerSpec;
 use tortie_model::selector::Selector;
 use tortie_model::{Kind, Resource};
 
-pub fn mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_peer_mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let Resource::BGPPeer(peer) = resource else { continue };
@@ -20,7 +20,7 @@ pub fn mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             });
         };
         let spec = &peer.spec;
-        if let Some(reason) = nobody(subject, spec) {
+        if let Some(reason) = explain_missing_node(subject, spec) {
             add(
                 "peer-without-node",
                 reason,
@@ -39,7 +39,7 @@ pub fn mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             let reason = format!("it names BGPFilter {filter}, which does not exist");
             add("filter-missing", reason, "Create the filter, or remove its name from the peer.");
         }
-        if let Some(path) = missing_secret(subject, spec) {
+        if let Some(path) = find_missing_secret(subject, spec) {
             let reason = format!("its password is missing: {path} does not exist");
             add(
                 "secret-missing",
@@ -51,7 +51,7 @@ pub fn mistakes(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     findings
 }
 
-fn nobody(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
+fn explain_missing_node(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
     if !spec.node.is_empty() && !subject.cluster.has(Kind::Node, &spec.node) {
         return Some(format!("it is for node {}, which does not exist", spec.node));
     }
@@ -65,7 +65,7 @@ fn matches_a_node(subject: &AnalyzedCluster, selector: &str) -> bool {
         .map_or(true, |selector| subject.cluster.nodes().any(|node| selector.matches(&node.metadata.labels)))
 }
 
-fn missing_secret(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
+fn find_missing_secret(subject: &AnalyzedCluster, spec: &BGPPeerSpec) -> Option<String> {
     let reference = spec.password.as_ref()?.secret_key_ref.as_ref()?;
     let path = subject.secrets.as_ref()?.join(&reference.name).join(&reference.key);
     (!path.exists()).then(|| path.display().to_string())

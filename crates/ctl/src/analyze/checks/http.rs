@@ -8,7 +8,7 @@ use super::name;
 use tortie_model::Resource;
 use tortie_plan::{PolicyDirection, RuleIndex};
 
-pub fn rules_without_proxy(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_rules_without_proxy(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     if has_policy_sync(subject) {
         return findings;

@@ -13,7 +13,7 @@ pub const INVALID_SELECTOR_CHECK: &str = "selector-invalid";
 pub const CONSEQUENCES: [&str; 4] =
     ["policy-selects-nothing", "rule-matches-nothing", "pool-without-nodes", "peer-without-node"];
 
-pub fn selectors(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_invalid_selectors(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources().filter(|resource| has_selectors(resource.kind())) {
         let mut invalid = Vec::new();
@@ -22,7 +22,7 @@ pub fn selectors(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             object: resource.identify(),
             check: INVALID_SELECTOR_CHECK,
             reason: format!("{path} is no valid selector: {text:?}: {error}"),
-            advice: format!("Correct the selector; until then {}.", effect(resource, &path)),
+            advice: format!("Correct the selector; until then {}.", describe_effect(resource, &path)),
         }));
     }
     findings
@@ -42,7 +42,7 @@ fn has_selectors(kind: Kind) -> bool {
 }
 
 /// Returns what an invalid selector at this path means.
-fn effect(resource: &Resource, path: &str) -> &'static str {
+fn describe_effect(resource: &Resource, path: &str) -> &'static str {
     let is_in_rule = path.starts_with("spec.ingress[") || path.starts_with("spec.egress[");
     match resource.kind() {
         Kind::IPPool => "no node uses the pool",

@@ -2,30 +2,21 @@
 
 use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
-use super::tiers::some;
+use super::tiers::list_first;
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use tortie_compute::{NodeParameters, ParameterEnvironment};
-use tortie_model::Resource;
 
 const TUNNEL_MTU_PARAMETERS: [&str; 5] =
     ["ipipMTU", "vxlanMTU", "vxlanMTUV6", "wireguardMTU", "wireguardMTUV6"];
 
 /// Finds nodes whose tunnels have different configured MTUs.
-pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
-    let all: Vec<_> = configurations(subject).collect();
+pub fn find_differing_tunnel_mtus(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut nodes: BTreeMap<(&str, String), BTreeSet<String>> = BTreeMap::new();
-    for node in subject.cluster.nodes() {
-        let meta = &node.metadata;
-        let resolved = NodeParameters::resolve(
-            &meta.name,
-            &meta.labels,
-            all.iter().copied(),
-            &ParameterEnvironment::default(),
-        );
-        for in_force in resolved.all() {
+    for (node, parameters) in subject.resolve_parameters() {
+        for in_force in parameters.all() {
             if let Some(name) = TUNNEL_MTU_PARAMETERS.iter().find(|name| **name == in_force.parameter.key) {
-                nodes.entry((name, in_force.value.clone())).or_default().insert(meta.name.clone());
+                nodes.entry((name, in_force.value.clone())).or_default().insert(node.metadata.name.clone());
             }
         }
     }
@@ -38,7 +29,7 @@ pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             .collect();
         if values.len() > 1 {
             let reported: Vec<String> =
-                values.iter().map(|(value, nodes)| format!("{value} on {}", some(nodes))).collect();
+                values.iter().map(|(value, nodes)| format!("{value} on {}", list_first(nodes))).collect();
             findings.push(AnalysisFinding {
                 object: "FelixConfiguration".to_owned(),
                 check: "mtu-differs",
@@ -52,11 +43,11 @@ pub fn of_tunnels(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
 }
 
 /// Finds workload interfaces of this host with a larger MTU than the host's own interfaces.
-pub fn of_this_host(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_large_workload_mtus(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let parameters = NodeParameters::resolve(
         "",
         &BTreeMap::new(),
-        configurations(subject),
+        subject.felix_configurations(),
         &ParameterEnvironment::default(),
     );
     let Ok(pattern) = Regex::new(&parameters.mtu_iface_pattern) else { return Vec::new() };
@@ -75,18 +66,9 @@ pub fn of_this_host(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     vec![AnalysisFinding {
         object: "this host".to_owned(),
         check: "mtu-too-large",
-        reason: format!("workload interfaces have a larger MTU than {uplink} ({most}): {}", some(&larger)),
+        reason: format!("workload interfaces have a larger MTU than {uplink} ({most}): {}", list_first(&larger)),
         advice: "Workloads get the MTU of the host's interface when they start: restart them, or set \"mtu\" in the \
                  CNI configuration."
             .to_owned(),
     }]
-}
-
-fn configurations(
-    subject: &AnalyzedCluster,
-) -> impl Iterator<Item = &tortie_model::kinds::FelixConfiguration> {
-    subject.cluster.resources().filter_map(|resource| match resource {
-        Resource::FelixConfiguration(configuration) => Some(&**configuration),
-        _ => None,
-    })
 }

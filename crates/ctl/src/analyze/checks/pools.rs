@@ -5,7 +5,7 @@ use super::super::finding::AnalysisFinding;
 use tortie_model::Resource;
 use tortie_model::selector::Selector;
 
-pub fn unusable(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unusable_pools(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let Resource::IPPool(pool) = resource else { continue };

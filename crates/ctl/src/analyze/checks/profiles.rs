@@ -4,7 +4,7 @@ use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
 use tortie_model::{Kind, Resource};
 
-pub fn missing(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_missing_profiles(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for resource in subject.cluster.resources() {
         let profiles = match resource {

@@ -9,7 +9,7 @@ use tortie_plan::{PolicyDirection, PolicyId, RuleIndex};
 const DIRECTIONS: [(PolicyDirection, &str); 2] =
     [(PolicyDirection::Ingress, "ingress"), (PolicyDirection::Egress, "egress")];
 
-pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unreachable_rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut findings = Vec::new();
     for (id, policy) in &subject.enforced.plan.policies {
         for (direction, word) in DIRECTIONS {
@@ -34,7 +34,7 @@ pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
 
 /// Finds policies that are evaluated for none of their endpoints, because an earlier policy of the tier
 /// decides every packet.
-pub fn policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unreachable_policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     // The policy that hides each policy; `None` as soon as it is evaluated for one endpoint.
     let mut hidden: BTreeMap<(&PolicyId, &str), Option<&PolicyId>> = BTreeMap::new();

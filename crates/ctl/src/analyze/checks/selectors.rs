@@ -8,7 +8,7 @@ use tortie_model::Resource;
 use tortie_plan::{PolicyDirection, PolicyId, RuleIndex, RuleSide, SetId};
 
 /// Finds policies that select no endpoint: the plan contains a policy only if it selects one.
-pub fn policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unmatched_policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let in_force: BTreeSet<String> = subject.enforced.plan.policies.keys().map(name).collect();
     let all = subject
         .cluster
@@ -28,7 +28,7 @@ pub fn policies(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
 }
 
 /// Finds rules that require membership in an empty set.
-pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unmatched_rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     let empty = |id: &SetId| plan.sets.get(id).is_none_or(|set| set.members.is_empty());
     let mut findings = Vec::new();
@@ -39,7 +39,7 @@ pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
                 for (side, end) in [(&rule.source, "source"), (&rule.destination, "destination")] {
                     let number = RuleIndex::at(position);
                     if side.sets.iter().any(empty) {
-                        findings.push(finding(
+                        findings.push(build_finding(
                             id,
                             word,
                             number,
@@ -48,7 +48,7 @@ pub fn rules(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
                     }
                     if only_named_ports(side) && side.named_ports.iter().all(empty) {
                         let why = format!("no endpoint has a port of the name that its {end} asks for");
-                        findings.push(finding(id, word, number, why));
+                        findings.push(build_finding(id, word, number, why));
                     }
                 }
             }
@@ -61,7 +61,7 @@ fn only_named_ports(side: &RuleSide) -> bool {
     !side.named_ports.is_empty() && side.ports.is_empty()
 }
 
-fn finding(id: &PolicyId, direction: &str, number: RuleIndex, why: String) -> AnalysisFinding {
+fn build_finding(id: &PolicyId, direction: &str, number: RuleIndex, why: String) -> AnalysisFinding {
     AnalysisFinding {
         object: name(id),
         check: "rule-matches-nothing",

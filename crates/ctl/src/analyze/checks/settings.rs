@@ -3,41 +3,23 @@
 
 use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
-use super::tiers::some;
+use super::tiers::list_first;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_compute::{NodeParameters, ParameterEnvironment};
-use tortie_model::Resource;
 
-pub fn without_effect(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
-    let all: Vec<_> = subject
-        .cluster
-        .resources()
-        .filter_map(|resource| match resource {
-            Resource::FelixConfiguration(configuration) => Some(&**configuration),
-            _ => None,
-        })
-        .collect();
+pub fn find_settings_without_effect(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for node in subject.cluster.nodes() {
-        let meta = &node.metadata;
-        let resolved = NodeParameters::resolve(
-            &meta.name,
-            &meta.labels,
-            all.iter().copied(),
-            &ParameterEnvironment::default(),
-        );
-        for warning in resolved.warnings() {
-            nodes.entry(warning.clone()).or_default().insert(meta.name.clone());
+    for (node, parameters) in subject.resolve_parameters() {
+        for warning in parameters.warnings() {
+            nodes.entry(warning.clone()).or_default().insert(node.metadata.name.clone());
         }
     }
-    let finding = |(warning, nodes): (String, BTreeSet<String>)| {
-        AnalysisFinding {
+    let advice =
+        "docs/settings.md describes each parameter; `tortie settings` shows the values in force on a node.";
+    let findings = nodes.into_iter().map(|(warning, nodes)| AnalysisFinding {
         object: "FelixConfiguration".to_owned(),
         check: "setting-without-effect",
-        reason: format!("{warning} (on {})", some(&nodes)),
-        advice: "See docs/settings.md for what each parameter does; `tortie settings` shows the values in force on a node."
-            .to_owned(),
-    }
-    };
-    nodes.into_iter().map(finding).collect()
+        reason: format!("{warning} (on {})", list_first(&nodes)),
+        advice: advice.to_owned(),
+    });
+    findings.collect()
 }

@@ -2,10 +2,10 @@
 
 use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
-use super::tiers::some;
+use super::tiers::list_first;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub fn pods(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unprotected_pods(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let plan = &subject.enforced.plan;
     let mut open: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (id, policy) in &plan.workload_policies {
@@ -15,12 +15,12 @@ pub fn pods(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
             open.entry(namespace.to_owned()).or_default().insert(id.workload.clone());
         }
     }
-    let finding = |(namespace, pods): (String, BTreeSet<String>)| AnalysisFinding {
+    let findings = open.into_iter().map(|(namespace, pods)| AnalysisFinding {
         object: format!("Namespace({namespace})"),
         check: "pods-without-policy",
-        reason: format!("no policy selects {}", some(&pods)),
+        reason: format!("no policy selects {}", list_first(&pods)),
         advice: "Write a policy for them; until then their profiles decide, which usually allow everything."
             .to_owned(),
-    };
-    open.into_iter().map(finding).collect()
+    });
+    findings.collect()
 }

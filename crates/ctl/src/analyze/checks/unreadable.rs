@@ -3,7 +3,7 @@
 use super::super::AnalyzedCluster;
 use super::super::finding::AnalysisFinding;
 
-pub fn entries(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
+pub fn find_unreadable_entries(subject: &AnalyzedCluster) -> Vec<AnalysisFinding> {
     let unreadable = subject.cluster.unreadable().iter();
     unreadable
         .map(|reason| AnalysisFinding {

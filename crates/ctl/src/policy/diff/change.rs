@@ -81,7 +81,7 @@ fn apply(cluster: &mut PolicyCluster, mut resource: Resource) -> ChangeKind {
         Some(current) => {
             // Compare only the metadata that users can set.
             *resource.metadata_mut() = verbs::metadata_for_update(current.metadata(), resource.metadata());
-            if without_status(&resource) == without_status(current) {
+            if remove_status(&resource) == remove_status(current) {
                 ChangeKind::Same
             } else {
                 ChangeKind::Changed
@@ -93,7 +93,7 @@ fn apply(cluster: &mut PolicyCluster, mut resource: Resource) -> ChangeKind {
 }
 
 /// Returns the object without its status, which users do not write.
-fn without_status(resource: &Resource) -> serde_json::Value {
+fn remove_status(resource: &Resource) -> serde_json::Value {
     let mut value = resource.to_value();
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");

@@ -51,11 +51,11 @@ pub fn compare(before: &PolicyCluster, after: &PolicyCluster, max_verdicts: usiz
     let all = (0..groups.len()).flat_map(|from| (0..groups.len()).map(move |to| (from, to)));
     let pairs: Vec<(usize, usize)> = all.filter(|(from, to)| senders[*from] || receivers[*to]).collect();
     // Two families, before and after.
-    let stride = stride((pairs.len() * classes.len() * 4).div_ceil(max_verdicts), groups.len());
+    let stride = choose_stride((pairs.len() * classes.len() * 4).div_ceil(max_verdicts), groups.len());
     let chosen: Vec<(usize, usize)> = pairs.iter().copied().step_by(stride).collect();
     let mut changes = Vec::new();
     for &(from, to) in &chosen {
-        let Some((sender, receiver)) = representatives(&groups[from], &groups[to]) else { continue };
+        let Some((sender, receiver)) = choose_representatives(&groups[from], &groups[to]) else { continue };
         for v4 in [true, false] {
             let Some(source) = sender.address(v4) else { continue };
             let Some(destination) = receiver.address(v4) else { continue };
@@ -83,7 +83,7 @@ pub fn compare(before: &PolicyCluster, after: &PolicyCluster, max_verdicts: usiz
 
 /// Returns the smallest stride of at least `least` that is coprime with the number of groups, so that the
 /// sample does not hit the same groups repeatedly.
-fn stride(least: usize, groups: usize) -> usize {
+fn choose_stride(least: usize, groups: usize) -> usize {
     fn common(a: usize, b: usize) -> usize {
         if b == 0 { a } else { common(b, a % b) }
     }
@@ -91,7 +91,7 @@ fn stride(least: usize, groups: usize) -> usize {
 }
 
 /// Returns the representatives of two groups: the first two subjects to whose traffic policy applies.
-fn representatives<'g>(
+fn choose_representatives<'g>(
     senders: &'g SubjectGroup,
     receivers: &'g SubjectGroup,
 ) -> Option<(&'g TrafficSubject, &'g TrafficSubject)> {

@@ -25,7 +25,9 @@ impl<'s> PlanDifferences<'s> {
         let Some(endpoint) = &subject.endpoint else { return false };
         let Some((tiers, profiles)) = tiers_and_profiles(self.before, endpoint) else { return true };
         let Some((new_tiers, new_profiles)) = tiers_and_profiles(self.after, endpoint) else { return true };
-        if !governing(tiers, direction).eq(governing(new_tiers, direction)) || profiles != new_profiles {
+        if !list_governing(tiers, direction).eq(list_governing(new_tiers, direction))
+            || profiles != new_profiles
+        {
             return true;
         }
         tiers.iter().any(|tier| self.tier_differs(tier, direction))
@@ -79,7 +81,7 @@ impl<'s> PlanDifferences<'s> {
 }
 
 /// Returns the tiers that apply in one direction; tiers without policies for it are skipped.
-fn governing(
+fn list_governing(
     tiers: &[EndpointTier],
     direction: PolicyDirection,
 ) -> impl Iterator<Item = (&str, TierDefaultAction, &[PolicyId])> {

@@ -128,8 +128,8 @@ pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> 
         .into_iter()
         .map(|((what, senders), receivers)| ChangeBlock {
             allowed: what.allowed,
-            from: member_names(comparison, &senders),
-            to: member_names(comparison, &receivers),
+            from: list_member_names(comparison, &senders),
+            to: list_member_names(comparison, &receivers),
             traffic: what.traffic,
             because: what.because.to_owned(),
         })
@@ -150,7 +150,7 @@ pub fn summarise(objects: Vec<ObjectChange>, comparison: &VerdictComparison) -> 
 }
 
 /// Returns the names of the groups' members, each once.
-fn member_names(comparison: &VerdictComparison, groups: &GroupIndexes) -> Vec<String> {
+fn list_member_names(comparison: &VerdictComparison, groups: &GroupIndexes) -> Vec<String> {
     let subjects = groups.iter().flat_map(|group| &comparison.groups[*group].members);
     let mut seen = BTreeSet::new();
     subjects.map(|subject| subject.name.clone()).filter(|name| seen.insert(name.clone())).collect()

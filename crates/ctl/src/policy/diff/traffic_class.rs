@@ -78,8 +78,8 @@ pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
         }
     }
     let unused = UnusedIcmp {
-        kind: first_unused(icmp.iter().map(|(kind, _)| *kind).collect()),
-        code: first_unused(icmp.iter().filter_map(|(_, code)| *code).collect()),
+        kind: find_first_unused(icmp.iter().map(|(kind, _)| *kind).collect()),
+        code: find_first_unused(icmp.iter().filter_map(|(_, code)| *code).collect()),
     };
     classes.extend(icmp.into_iter().map(|icmp| TrafficClass::Icmp(Some(icmp))));
     classes.push(TrafficClass::Icmp(None));
@@ -92,7 +92,7 @@ pub fn classes(states: &[&PlanState<'_>]) -> (Vec<TrafficClass>, UnusedIcmp) {
     (classes, unused)
 }
 
-fn first_unused(used: BTreeSet<u8>) -> u8 {
+fn find_first_unused(used: BTreeSet<u8>) -> u8 {
     (0..=254).find(|number| !used.contains(number)).unwrap_or(254)
 }
 

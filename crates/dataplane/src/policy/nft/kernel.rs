@@ -49,7 +49,7 @@ pub struct RejectionReason {
 }
 
 impl RejectionReason {
-    /// Whether the errno describes the caller or the machine, whichever object it was reported for.
+    /// Returns whether the errno describes the caller or the machine, whichever object it was reported for.
     fn is_general(&self) -> bool {
         use nix::errno::Errno::{EACCES, EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM};
         let general = [EPERM, EACCES, ENOMEM, ENOBUFS, EMFILE, ENFILE, EAGAIN];
@@ -80,7 +80,7 @@ pub struct TransactionRejection {
 }
 
 impl TransactionRejection {
-    /// Whether the rejection concerns the whole transaction and not a single object.
+    /// Returns whether the rejection concerns the whole transaction and not a single object.
     pub fn is_of_the_whole(&self) -> bool {
         self.general || self.operations.is_empty()
     }

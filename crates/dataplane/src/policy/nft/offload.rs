@@ -191,7 +191,7 @@ impl FlowtableOffload {
 }
 
 impl ObservedFlowtable {
-    /// Whether the table differs at most in its interfaces.
+    /// Returns whether the table differs at most in its interfaces.
     fn has(&self, rules: &[FlowRule]) -> bool {
         let comments: Vec<String> = rules.iter().map(FlowRule::comment).collect();
         !self.devices.is_empty() && self.comments == comments

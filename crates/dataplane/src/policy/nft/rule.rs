@@ -240,7 +240,7 @@ pub struct NftRule {
 }
 
 impl NftRule {
-    /// Whether the rule looks something up in a set or map.
+    /// Returns whether the rule looks something up in a set or map.
     pub fn refers_to(&self, set: &str) -> bool {
         let looks_up =
             self.matches.iter().any(|m| matches!(m, NftMatch::Lookup { set: name, .. } if name == set));

@@ -185,7 +185,7 @@ fn repair(
     Ok(surplus.map(|net| LinkOperation::RemoveAddress { index, net }))
 }
 
-/// Whether an address on a tunnel device can only be ours. The IPIP device may have foreign addresses: ours are those
+/// Returns whether an address on a tunnel device can only be ours. The IPIP device may have foreign addresses: ours are those
 /// in a block of the cluster.
 fn is_our_address(kind: TunnelKind, net: &IpNet, context: &ReconcileContext) -> bool {
     let is_single = net.prefix_len() == net.max_prefix_len();

@@ -21,7 +21,7 @@ pub struct PeeringReconciler {
     errors: BTreeMap<InterfaceAddress, FailureReason>,
 }
 
-fn desired_addresses(context: &ReconcileContext) -> BTreeSet<InterfaceAddress> {
+fn list_desired_addresses(context: &ReconcileContext) -> BTreeSet<InterfaceAddress> {
     let mut desired = BTreeSet::new();
     for workload in context.plan.workloads().values() {
         if let Some(peer) = &workload.bgp_peer
@@ -57,7 +57,7 @@ impl ReconcileOperations for PeeringReconciler {
         if step == ReconcileStep::Remove {
             return Vec::new();
         }
-        let desired = desired_addresses(context);
+        let desired = list_desired_addresses(context);
         let mut operations = Vec::new();
         for entry in &desired {
             if !self.desired.contains(entry) || !is_present(entry, context) {

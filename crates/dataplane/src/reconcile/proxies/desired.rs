@@ -29,7 +29,7 @@ pub fn desired_proxies(context: &ReconcileContext) -> BTreeSet<NeighbourKey> {
     desired
 }
 
-/// Whether the interface is on a link with hosts that may send requests.
+/// Returns whether the interface is on a link with hosts that may send requests.
 fn receives_requests(link: &KernelLink, context: &ReconcileContext) -> bool {
     let has_mac = link.mac.is_some_and(|mac| mac != [0; 6]);
     link.enabled && has_mac && !link.is_tunnel() && !context.is_workload(&link.name)

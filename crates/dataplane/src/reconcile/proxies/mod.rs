@@ -76,7 +76,7 @@ impl ProxyReconciler {
         self.stale |= self.is_used(context);
     }
 
-    /// Whether proxy entries exist or are desired.
+    /// Returns whether proxy entries exist or are desired.
     fn is_used(&self, context: &ReconcileContext) -> bool {
         !context.plan.proxied().is_empty() || !self.observed.is_empty()
     }

@@ -39,7 +39,7 @@ impl RouteReconciler {
         }
         let is_single =
             destination.prefix_len() == destination.max_prefix_len() && key.table == RoutingTable::MAIN;
-        if is_single && let Some((workload, link)) = workload_at(destination.addr(), context) {
+        if is_single && let Some((workload, link)) = find_workload(destination.addr(), context) {
             let metric = match (destination, workload.migration.is_elevated()) {
                 (IpNet::V4(_), false) => settings.ipv4_route_priority,
                 (IpNet::V6(_), false) => settings.ipv6_route_priority,
@@ -54,7 +54,7 @@ impl RouteReconciler {
             }
             let protocol = settings.device_route_protocol;
             let entry = KernelRoute::new(*key, metric, protocol, KernelRouteTarget::Device(link.index));
-            return Ok(Some(entry.with_source(usual_source(key, context))));
+            return Ok(Some(entry.with_source(choose_source(key, context))));
         }
         let Some(route) = context.plan.route(key) else { return self.desired_bgp_route(key, context) };
         let mut mtu = None;
@@ -64,7 +64,7 @@ impl RouteReconciler {
             RouteTarget::Host => KernelRouteTarget::Device(LOOPBACK_INDEX),
             RouteTarget::Via(node) => self.next_hops.target(node, context)?,
             RouteTarget::Tunnel { tunnel, gateway } => {
-                let device = tunnel_device(tunnel, context)?;
+                let device = find_tunnel_device(tunnel, context)?;
                 // As in Calico, a route through a VXLAN or IPIP device carries the device's MTU.
                 mtu = context.links.get(device).map(|link| link.mtu).filter(|_| !tunnel.is_wireguard());
                 // WireGuard selects the peer by the destination.
@@ -77,7 +77,7 @@ impl RouteReconciler {
         };
         // Routes that drop or skip packets need no source address.
         let sends = !matches!(target, KernelRouteTarget::Blackhole | KernelRouteTarget::Throw);
-        let source = route.source.or_else(|| usual_source(key, context)).filter(|_| sends);
+        let source = route.source.or_else(|| choose_source(key, context)).filter(|_| sends);
         let entry = KernelRoute::new(*key, route.metric, context.own_protocol(), target);
         Ok(Some(entry.with_source(source).with_mtu(mtu)))
     }
@@ -95,7 +95,7 @@ impl RouteReconciler {
         let mut failure = None;
         for hop in &learnt.next_hops {
             let target = match hop.tunnel {
-                Some(tunnel) => tunnel_device(tunnel, context)
+                Some(tunnel) => find_tunnel_device(tunnel, context)
                     .map(|device| KernelRouteTarget::Gateway { via: hop.address, device }),
                 None => self.next_hops.target(hop.address, context),
             };
@@ -115,7 +115,7 @@ impl RouteReconciler {
 }
 
 /// Returns the configured source address for packets of the host.
-fn usual_source(key: &RouteKey, context: &ReconcileContext) -> Option<IpAddr> {
+fn choose_source(key: &RouteKey, context: &ReconcileContext) -> Option<IpAddr> {
     let source = match key.destination {
         IpNet::V4(_) => context.settings.device_route_source_v4,
         IpNet::V6(_) => context.settings.device_route_source_v6,
@@ -124,7 +124,7 @@ fn usual_source(key: &RouteKey, context: &ReconcileContext) -> Option<IpAddr> {
 }
 
 /// Returns the interface index of a tunnel.
-fn tunnel_device(tunnel: TunnelKind, context: &ReconcileContext) -> Result<u32, RouteError> {
+fn find_tunnel_device(tunnel: TunnelKind, context: &ReconcileContext) -> Result<u32, RouteError> {
     match context.tunnel_link(tunnel) {
         Some(link) => Ok(link.index),
         None => Err(RouteError::TunnelDown { device: context.device_name(tunnel).to_owned() }),
@@ -132,7 +132,7 @@ fn tunnel_device(tunnel: TunnelKind, context: &ReconcileContext) -> Result<u32, 
 }
 
 /// Returns the workload with an address and its interface; the newest interface if several workloads claim the address.
-fn workload_at(address: IpAddr, context: &ReconcileContext) -> Option<(&PlannedWorkload, &KernelLink)> {
+fn find_workload(address: IpAddr, context: &ReconcileContext) -> Option<(&PlannedWorkload, &KernelLink)> {
     let workloads = context.plan.at_address(address);
     let claims = workloads.filter_map(|workload| Some((workload, context.links.named(&workload.interface)?)));
     claims.filter(|(_, link)| link.is_up()).max_by_key(|(_, link)| link.index)

@@ -61,7 +61,7 @@ impl InterfaceAges {
 }
 
 impl RouteReconciler {
-    /// Whether a route is ours, now or when its grace period is over.
+    /// Returns whether a route is ours, now or when its grace period is over.
     pub fn is_ours(&self, entry: &KernelRoute, context: &ReconcileContext) -> bool {
         matches!(self.ownership(entry, context), RouteOwnership::Ours | RouteOwnership::InGrace)
     }

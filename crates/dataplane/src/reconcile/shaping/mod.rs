@@ -76,7 +76,7 @@ impl ShapingReconciler {
         }
     }
 
-    /// Whether an interface has this bucket.
+    /// Returns whether an interface has this bucket.
     fn has_bucket(&self, device: u32, bucket: &TokenBucket) -> bool {
         let observed = self.observed.buckets.get(&device).is_some_and(|observed| observed.is_like(bucket));
         observed && self.written.get(&device).is_none_or(|written| written == bucket)

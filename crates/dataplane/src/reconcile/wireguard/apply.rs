@@ -77,8 +77,9 @@ fn load_key(
 /// was mounted in.
 fn set_threaded(device: &str, index: Option<u32>, threaded: bool) -> Result<(), WireguardFileError> {
     let dir = Path::new("/sys/class/net").join(device);
-    let shown = std::fs::read_to_string(dir.join("ifindex")).ok().and_then(|text| text.trim().parse().ok());
-    if shown.is_none() || shown != index {
+    let found_index =
+        std::fs::read_to_string(dir.join("ifindex")).ok().and_then(|text| text.trim().parse().ok());
+    if found_index.is_none() || found_index != index {
         return Err(WireguardFileError::OtherNamespace { path: dir });
     }
     let path = dir.join("threaded");

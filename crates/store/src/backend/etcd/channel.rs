@@ -32,7 +32,7 @@ pub struct EndpointDialler {
     limit: Duration,
 }
 
-pub fn dialler(
+pub fn build_dialler(
     endpoint: &EtcdEndpoint,
     tls: &Arc<ClientConfig>,
     limit: Duration,

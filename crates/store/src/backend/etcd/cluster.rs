@@ -128,7 +128,7 @@ impl EtcdCluster {
             tried.push(error);
             step += 1;
         }
-        Err(all_failed(tried))
+        Err(explain_all_failed(tried))
     }
 
     async fn attempt<M, R, F, S>(
@@ -200,7 +200,7 @@ impl EtcdCluster {
     }
 }
 
-fn all_failed(mut errors: Vec<StoreError>) -> StoreError {
+fn explain_all_failed(mut errors: Vec<StoreError>) -> StoreError {
     match errors.len() {
         0 => StoreError::Config("no etcd endpoints specified".into()),
         1 => errors.swap_remove(0),

@@ -5,7 +5,7 @@
 //! often than the one with the shortest period would alone, and never compact revisions younger than its period.
 
 use super::entries::{found, get, op, path};
-use super::{EtcdBackend, opaque};
+use super::{EtcdBackend, convert_revision};
 use crate::backend::HistoryCompactor;
 use crate::{Revision, StoreError, StoreResult};
 use async_trait::async_trait;
@@ -56,7 +56,7 @@ impl HistoryCompactor for EtcdCompactor {
             return Ok(None);
         }
         match self.etcd.cluster.compact(before).await {
-            Ok(()) => Ok(Some(opaque(before))),
+            Ok(()) => Ok(Some(convert_revision(before))),
             // Already compacted, by etcd's auto-compaction or manually. etcd rejects a revision of the future with the
             // same code; the revision of the transaction above shows that this one is not.
             Err(StoreError::Expired(_)) if before <= done.revision => Ok(None),

@@ -3,7 +3,7 @@
 use super::compaction::EtcdCompactor;
 use super::kv::{TransactionResult, after};
 use super::source::EtcdSource;
-use super::{CAPABILITIES, EtcdBackend, keys, number, opaque};
+use super::{CAPABILITIES, EtcdBackend, convert_revision, keys, number};
 use crate::backend::{Backend, BackendCapabilities, HistoryCompactor, Transactions};
 use crate::page::{PageContinuation, PageRequest};
 use crate::watch::{StoreWatch, WatchOptions};
@@ -64,7 +64,12 @@ impl Backend for EtcdBackend {
                 read(key, &kv.value, kv.mod_revision).map_err(|error| unreadable.push(error)).ok()
             })
             .await?;
-        Ok(EntryListing { entries: listed.items, unreadable, revision: opaque(listed.revision), next: None })
+        Ok(EntryListing {
+            entries: listed.items,
+            unreadable,
+            revision: convert_revision(listed.revision),
+            next: None,
+        })
     }
 
     /// Returns one page of a range. etcd does not support label selectors, so entries that are not selected are dropped
@@ -111,7 +116,12 @@ impl Backend for EtcdBackend {
             more |= kvs.next().is_some();
             if !more || entries.len() == limit {
                 let next = more.then(|| place.write());
-                return Ok(EntryListing { entries, unreadable, revision: opaque(place.revision), next });
+                return Ok(EntryListing {
+                    entries,
+                    unreadable,
+                    revision: convert_revision(place.revision),
+                    next,
+                });
             }
         }
     }
@@ -212,7 +222,7 @@ pub(super) fn key_in(range: &KeyRange, bytes: &[u8]) -> Option<StoreKey> {
 /// Decodes a stored value.
 pub(super) fn read(key: StoreKey, bytes: &[u8], revision: i64) -> StoreResult<StoreEntry> {
     match StoreValue::decode(&key, bytes) {
-        Ok(value) => Ok(StoreEntry::new(key, value, opaque(revision))),
+        Ok(value) => Ok(StoreEntry::new(key, value, convert_revision(revision))),
         Err(error) => Err(StoreError::Parse {
             key: keys::path(&key),
             value: String::from_utf8_lossy(bytes).into_owned(),
@@ -222,7 +232,7 @@ pub(super) fn read(key: StoreKey, bytes: &[u8], revision: i64) -> StoreResult<St
 }
 
 fn written(key: &StoreKey, value: &StoreValue, revision: i64) -> StoreEntry {
-    StoreEntry::new(key.clone(), value.clone(), opaque(revision))
+    StoreEntry::new(key.clone(), value.clone(), convert_revision(revision))
 }
 
 pub(super) fn path(key: &StoreKey) -> Bytes {
@@ -278,7 +288,7 @@ pub(super) fn found(done: &TransactionResult, step: usize) -> impl Iterator<Item
     kvs.into_iter()
 }
 
-fn stored_resource(key: &StoreKey, stored: Option<&KeyValue>) -> Option<Box<Resource>> {
+fn decode_resource(key: &StoreKey, stored: Option<&KeyValue>) -> Option<Box<Resource>> {
     let kv = stored?;
     match read(key.clone(), &kv.value, kv.mod_revision).ok()?.value {
         StoreValue::Resource(resource) => Some(Box::new(resource)),
@@ -291,13 +301,13 @@ pub(super) fn exists(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     StoreError::AlreadyExists {
         id: key.to_string(),
         reason: format!("key stands at revision {revision}"),
-        current: stored_resource(key, stored),
+        current: decode_resource(key, stored),
     }
 }
 
 pub(super) fn mismatch(key: &StoreKey, stored: Option<&KeyValue>) -> StoreError {
     match stored {
         None => StoreError::missing(key),
-        Some(_) => StoreError::Conflict { id: key.to_string(), current: stored_resource(key, stored) },
+        Some(_) => StoreError::Conflict { id: key.to_string(), current: decode_resource(key, stored) },
     }
 }

@@ -3,6 +3,7 @@
 use super::channel::TlsHandshakeError;
 use crate::StoreError;
 use crate::config::EtcdEndpoint;
+use h2::Reason;
 use std::error::Error as _;
 use std::io;
 use std::time::Duration;
@@ -27,13 +28,13 @@ pub enum EtcdFailure {
 impl EtcdFailure {
     pub fn of(endpoint: &EtcdEndpoint, status: Status) -> EtcdFailure {
         if let Some(error) = causes(&status).find_map(|error| error.downcast_ref::<ConnectError>()) {
-            return EtcdFailure::NotSent(unreachable(endpoint, error));
+            return EtcdFailure::NotSent(explain_unreachable(endpoint, error));
         }
         if has_timed_out(&status) {
-            return EtcdFailure::Lost(unresponsive(endpoint));
+            return EtcdFailure::Lost(explain_unresponsive(endpoint));
         }
         if status.source().is_some() {
-            let text = broken(endpoint, &chain(&status));
+            let text = explain_broken_connection(endpoint, &status);
             return if was_unsent(&status) { EtcdFailure::Stale(text) } else { EtcdFailure::Lost(text) };
         }
         match status.code() {
@@ -41,11 +42,12 @@ impl EtcdFailure {
             Code::Unavailable => {
                 EtcdFailure::Lost(format!("etcd at {endpoint} cannot serve now: {}", status.message()))
             }
-            Code::Unimplemented | Code::Internal => EtcdFailure::Lost(foreign(endpoint, status.message())),
-            _ if status.message().contains("grpc-status header missing") => {
-                EtcdFailure::Lost(foreign(endpoint, status.message()))
+            // etcd assigns a more specific code to its errors. tonic reports `Unknown` for a response without a gRPC
+            // status, for example from another server or from a proxy that truncates responses: the outcome is unknown.
+            Code::Unimplemented | Code::Internal | Code::Unknown => {
+                EtcdFailure::Lost(explain_foreign_server(endpoint, status.message()))
             }
-            _ => EtcdFailure::Refused(explain(endpoint, &status)),
+            _ => EtcdFailure::Refused(convert_status(endpoint, &status)),
         }
     }
 
@@ -63,7 +65,7 @@ impl EtcdFailure {
         EtcdFailure::Silent(format!(
             "no answer from {endpoint} within {}: something accepts connections there but does not answer; \
              check that it is the datastore's client port and that the datastore is healthy",
-            seconds(waited)
+            format_seconds(waited)
         ))
     }
 
@@ -83,7 +85,7 @@ impl EtcdFailure {
 const USER_NAME_EMPTY: &str = "etcdserver: user name is empty";
 
 /// Maps an error reported by the server to the error of this crate.
-fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
+fn convert_status(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     let message = status.message();
     match status.code() {
         // The revision of the request was compacted, or is in the future of a store that was restored. The callers need
@@ -101,7 +103,7 @@ fn explain(endpoint: &EtcdEndpoint, status: &Status) -> StoreError {
     }
 }
 
-fn unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
+fn explain_unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
     let reason = &error.0;
     let handshake = reason.downcast_ref::<io::Error>().and_then(find_inner::<TlsHandshakeError>);
     if let (EtcdEndpoint::Unix { .. }, Some(error)) = (endpoint, reason.downcast_ref::<io::Error>())
@@ -115,9 +117,9 @@ fn unreachable(endpoint: &EtcdEndpoint, error: &ConnectError) -> String {
              certificate"
         }
         Some(Some(TlsError::AlertReceived(_))) => {
-            "the server refused our TLS: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+            "the server rejected the TLS handshake: check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
         }
-        Some(_) => "the endpoint does not speak TLS: check whether it should be http instead of https",
+        Some(_) => "the server does not use TLS: check whether the endpoint should be http instead of https",
         None => {
             "check that the datastore runs and that the endpoint is right (ETCD_ENDPOINTS, etcdEndpoints)"
         }
@@ -130,14 +132,15 @@ fn find_inner<T: std::error::Error + 'static>(error: &io::Error) -> Option<&T> {
     error.get_ref()?.downcast_ref()
 }
 
-fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
-    if reason.contains("alert") {
+fn explain_broken_connection(endpoint: &EtcdEndpoint, status: &Status) -> String {
+    let reason = join_causes(status);
+    if matches!(endpoint, EtcdEndpoint::Tcp { tls: true, .. }) && has_invalid_data(status) {
         return format!(
-            "{endpoint} refused our TLS: {reason}; check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
+            "the TLS connection to {endpoint} failed: {reason}; check etcdCertFile and etcdKeyFile (ETCD_CERT_FILE, ETCD_KEY_FILE)"
         );
     }
-    if reason.contains("frame") || reason.contains("protocol error") || reason.contains("PROTOCOL_ERROR") {
-        return foreign(endpoint, reason);
+    if violates_http2(status) {
+        return explain_foreign_server(endpoint, &reason);
     }
     let hint = match endpoint {
         EtcdEndpoint::Tcp { tls: true, .. } => {
@@ -152,14 +155,38 @@ fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
     )
 }
 
-fn unresponsive(endpoint: &EtcdEndpoint) -> String {
+fn explain_unresponsive(endpoint: &EtcdEndpoint) -> String {
     format!(
         "no answer from {endpoint} to the pings of the connection: the datastore hangs, or packets to it are lost; \
          check that the datastore is healthy"
     )
 }
 
-fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
+/// Returns whether the transport delivered invalid data. With TLS this is its only error after the handshake, for example
+/// if the server rejects the client's certificate. h2 keeps the kind of the I/O error, but not its source.
+fn has_invalid_data(status: &Status) -> bool {
+    causes(status).any(|error| {
+        let h2_error = error.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
+        let io_error = error.downcast_ref::<io::Error>().or(h2_error);
+        io_error.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+    })
+}
+
+/// Returns whether one side ended the connection because the other does not follow HTTP/2.
+fn violates_http2(status: &Status) -> bool {
+    causes(status).filter_map(|error| error.downcast_ref::<h2::Error>()?.reason()).any(|reason| {
+        matches!(
+            reason,
+            Reason::PROTOCOL_ERROR
+                | Reason::FRAME_SIZE_ERROR
+                | Reason::COMPRESSION_ERROR
+                | Reason::STREAM_CLOSED
+                | Reason::HTTP_1_1_REQUIRED
+        )
+    })
+}
+
+fn explain_foreign_server(endpoint: &EtcdEndpoint, reason: &str) -> String {
     format!(
         "{endpoint} does not answer in the etcd v3 protocol: {reason}; check that the endpoint is the datastore's client \
          port and whether it wants http or https"
@@ -181,7 +208,7 @@ fn was_unsent(status: &Status) -> bool {
 }
 
 /// Returns the chain of causes, outermost first, without repetitions.
-fn chain(status: &Status) -> String {
+fn join_causes(status: &Status) -> String {
     let mut parts = vec![status.message().to_owned()];
     for text in causes(status).map(ToString::to_string) {
         if !text.is_empty() && !parts.iter().any(|part| part.contains(&text)) {
@@ -191,6 +218,6 @@ fn chain(status: &Status) -> String {
     parts.join(": ")
 }
 
-fn seconds(duration: Duration) -> String {
+fn format_seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

@@ -46,7 +46,7 @@ pub(crate) struct TransactionResult {
     pub responses: Vec<ResponseOp>,
 }
 
-fn kv(channel: Channel) -> KvClient<Channel> {
+fn build_kv_client(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
 impl EtcdCluster {
     async fn range(&self, request: RangeRequest) -> StoreResult<RangeResponse> {
         self.call(EtcdRetryPolicy::Always, request, |channel, request| async move {
-            kv(channel).range(request).await
+            build_kv_client(channel).range(request).await
         })
         .await
     }
@@ -152,7 +152,7 @@ impl EtcdCluster {
                 request.revision = current;
             }
             let next = answer.kvs.last().map(|kv| after(&kv.key));
-            request.limit = next_page(request.limit, answer.kvs.len(), size);
+            request.limit = compute_page_limit(request.limit, answer.kvs.len(), size);
             items.extend(answer.kvs.into_iter().filter_map(&mut *read));
             match next.filter(|_| answer.more) {
                 Some(key) => request.key = key,
@@ -182,7 +182,7 @@ impl EtcdCluster {
         // An unconditional write is idempotent, so it may be repeated.
         let answer = self
             .call(EtcdRetryPolicy::Always, request, |channel, request| async move {
-                kv(channel).put(request).await
+                build_kv_client(channel).put(request).await
             })
             .await?;
         Ok(header(answer.header)?.revision)
@@ -197,7 +197,7 @@ impl EtcdCluster {
         let request = TxnRequest { compare, success, failure };
         let answer = self
             .call(EtcdRetryPolicy::IfUnsent, request, |channel, request| async move {
-                kv(channel).txn(request).await
+                build_kv_client(channel).txn(request).await
             })
             .await?;
         Ok(TransactionResult {
@@ -212,7 +212,7 @@ impl EtcdCluster {
         let request = CompactionRequest { revision, physical: false };
         let compacted = self
             .call(EtcdRetryPolicy::Always, request, |channel, request| async move {
-                kv(channel).compact(request).await
+                build_kv_client(channel).compact(request).await
             })
             .await;
         compacted.map(drop)
@@ -240,7 +240,7 @@ pub(crate) fn after(key: &[u8]) -> Bytes {
 
 /// Returns the number of entries for the next page of the target size. It grows by at most a factor of 4 and shrinks at
 /// once.
-fn next_page(limit: i64, entries: usize, size: usize) -> i64 {
+fn compute_page_limit(limit: i64, entries: usize, size: usize) -> i64 {
     let average = size.checked_div(entries).unwrap_or(0).max(1);
     let fitting = i64::try_from(TARGET_PAGE_BYTES / average).unwrap_or(MAX_PAGE_KEYS);
     fitting.min(limit.saturating_mul(4)).clamp(1, MAX_PAGE_KEYS)
@@ -260,11 +260,11 @@ mod tests {
 
     #[test]
     fn pages_follow_the_size_of_entries() {
-        assert_eq!(next_page(500, 500, 500 * 100), 2000);
-        assert_eq!(next_page(2000, 2000, 2000 * 100), 8000);
-        assert_eq!(next_page(8000, 8000, 8000 * 100), MAX_PAGE_KEYS);
-        assert_eq!(next_page(500, 500, 500 << 20), 2);
-        assert_eq!(next_page(2, 1, 1 << 29), 1);
-        assert_eq!(next_page(500, 0, 20), 2000);
+        assert_eq!(compute_page_limit(500, 500, 500 * 100), 2000);
+        assert_eq!(compute_page_limit(2000, 2000, 2000 * 100), 8000);
+        assert_eq!(compute_page_limit(8000, 8000, 8000 * 100), MAX_PAGE_KEYS);
+        assert_eq!(compute_page_limit(500, 500, 500 << 20), 2);
+        assert_eq!(compute_page_limit(2, 1, 1 << 29), 1);
+        assert_eq!(compute_page_limit(500, 0, 20), 2000);
     }
 }

@@ -1,6 +1,6 @@
 //! A member of the cluster and the connection to it.
 
-use super::channel::{EndpointDialler, dialler};
+use super::channel::{EndpointDialler, build_dialler};
 use crate::config::EtcdEndpoint;
 use crate::{StoreLimits, StoreResult};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ impl EtcdMember {
         dial: Duration,
         limits: &StoreLimits,
     ) -> StoreResult<EtcdMember> {
-        let dialler = dialler(endpoint, tls, dial, limits)?;
+        let dialler = build_dialler(endpoint, tls, dial, limits)?;
         let connection = Mutex::new(MemberConnection { channel: dialler.channel(), number: 0 });
         Ok(EtcdMember { endpoint: endpoint.clone(), dialler, connection })
     }

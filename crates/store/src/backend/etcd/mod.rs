@@ -52,7 +52,7 @@ impl EtcdBackend {
 }
 
 /// Converts an etcd revision, which is a positive signed number.
-fn opaque(revision: i64) -> Revision {
+fn convert_revision(revision: i64) -> Revision {
     u64::try_from(revision).unwrap_or_default().into()
 }
 

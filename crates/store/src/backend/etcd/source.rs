@@ -3,7 +3,7 @@
 use super::entries::{key_in, read};
 use super::position::{InterpretedResponse, WatchPosition};
 use super::watch::{WatchStream, open_watch};
-use super::{EtcdCluster, keys, number, opaque};
+use super::{EtcdCluster, convert_revision, keys, number};
 use crate::watch::follower::WatchItem;
 use crate::watch::source::{RangeSnapshot, WatchReport, WatchSource};
 use crate::{Revision, StoreEntry, StoreError, StoreResult};
@@ -34,18 +34,18 @@ impl WatchSource for EtcdSource {
             .cluster
             .list(&keys::prefix(&self.range), None, false, |kv| {
                 let key = key_in(&self.range, &kv.key)?;
-                Some(WatchItem { key, revision: opaque(kv.mod_revision), value: kv.value })
+                Some(WatchItem { key, revision: convert_revision(kv.mod_revision), value: kv.value })
             })
             .await?;
         self.position.listed(listed.cluster_id);
-        Ok(RangeSnapshot { items: listed.items, revision: opaque(listed.revision) })
+        Ok(RangeSnapshot { items: listed.items, revision: convert_revision(listed.revision) })
     }
 
     async fn keys_at(&mut self, revision: &Revision) -> StoreResult<Option<Vec<(StoreKey, Revision)>>> {
         let listed = self
             .cluster
             .list(&keys::prefix(&self.range), Some(number(revision)), true, |kv| {
-                Some((key_in(&self.range, &kv.key)?, opaque(kv.mod_revision)))
+                Some((key_in(&self.range, &kv.key)?, convert_revision(kv.mod_revision)))
             })
             .await;
         match listed {

@@ -28,7 +28,7 @@ impl TlsPolicy {
         }
         let mut wanted = Vec::new();
         for name in self.cipher_suites.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let known = provider.cipher_suites.iter().find(|suite| standard_name(suite.suite()) == name);
+            let known = provider.cipher_suites.iter().find(|suite| convert_name(suite.suite()) == name);
             wanted.push(*known.ok_or_else(|| {
                 StoreError::Config(format!("TLS_CIPHER_SUITES names '{name}', which is unknown or not safe"))
             })?);
@@ -39,7 +39,7 @@ impl TlsPolicy {
 }
 
 /// Returns the IANA name of a suite: rustls writes `TLS13_AES_128_GCM_SHA256` for `TLS_AES_128_GCM_SHA256`.
-fn standard_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
+fn convert_name(suite: tokio_rustls::rustls::CipherSuite) -> String {
     suite.as_str().unwrap_or_default().replace("TLS13_", "TLS_")
 }
 
@@ -53,7 +53,7 @@ pub fn client_config(
     let mut roots = RootCertStore::empty();
     match &settings.ca {
         Some(pem) => {
-            for certificate in certificates("etcdCACert", pem)? {
+            for certificate in read_certificates("etcdCACert", pem)? {
                 roots
                     .add(certificate)
                     .map_err(|e| StoreError::Config(format!("etcdCACert cannot be used: {e}")))?;
@@ -74,7 +74,7 @@ pub fn client_config(
             let key = PrivateKeyDer::from_pem_slice(key)
                 .map_err(|e| StoreError::Config(format!("etcdKey holds no PEM private key: {e}")))?;
             builder
-                .with_client_auth_cert(certificates("etcdCert", cert)?, key)
+                .with_client_auth_cert(read_certificates("etcdCert", cert)?, key)
                 .map_err(|e| StoreError::Config(format!("etcdCert and etcdKey do not go together: {e}")))?
         }
     };
@@ -82,7 +82,7 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-fn certificates(setting: &str, pem: &[u8]) -> StoreResult<Vec<CertificateDer<'static>>> {
+fn read_certificates(setting: &str, pem: &[u8]) -> StoreResult<Vec<CertificateDer<'static>>> {
     let found: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),

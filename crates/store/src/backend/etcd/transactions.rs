@@ -1,7 +1,7 @@
 //! Atomic changes of several entries: one etcd transaction with all conditions.
 
 use super::entries::{absent, exists, found, get, mismatch, op, path, put, read, unchanged};
-use super::{EtcdBackend, number, opaque};
+use super::{EtcdBackend, convert_revision, number};
 use crate::backend::Transactions;
 use crate::operation::{OperationRefusal, WrittenRevisions};
 use crate::{EntryChange, OperationOutcome, Revision, StoreError, StoreResult};
@@ -74,7 +74,7 @@ impl EtcdBackend {
         }
         let done = self.cluster.transact(compare, success, failure).await?;
         if done.succeeded {
-            return Ok(TransactionAttempt::Done(opaque(done.revision)));
+            return Ok(TransactionAttempt::Done(convert_revision(done.revision)));
         }
         for (index, change) in changes.iter().enumerate() {
             let stored = found(&done, index).next();

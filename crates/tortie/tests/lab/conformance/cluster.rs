@@ -385,7 +385,7 @@ fn key(resource: &Resource) -> StoreKey {
     StoreKey::resource(resource.kind(), &metadata.namespace, &metadata.name)
 }
 
-/// Whether only Kubernetes may write the policy.
+/// Returns whether only Kubernetes may write the policy.
 fn is_of_kubernetes(resource: &Resource) -> bool {
     resource.metadata().name.starts_with("knp.")
 }

@@ -65,7 +65,7 @@ const SOAK_FAULTS: [SoakFault; 15] = [
 ];
 
 impl SoakFault {
-    /// Whether the fault removes routes or rules, so that packets may be lost or pass until they are restored.
+    /// Returns whether the fault removes routes or rules, so that packets may be lost or pass until they are restored.
     fn excuses_packets(self) -> bool {
         matches!(self, SoakFault::TableDeleted | SoakFault::RouteDeleted)
     }

@@ -418,7 +418,7 @@ impl TableDiff {
         }
     }
 
-    /// Whether the kernel has an object under one of our names that cannot be changed into the desired one.
+    /// Returns whether the kernel has an object under one of our names that cannot be changed into the desired one.
     fn must_start_over(&self) -> bool {
         let hooks_differ = self.chains.iter().any(|name| {
             let pair = self.chain(name).zip(self.seen.chains.get(name));

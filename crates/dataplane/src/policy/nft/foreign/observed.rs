@@ -60,7 +60,7 @@ impl BaseChain {
         })
     }
 
-    /// Whether packets with the mark reach the chain.
+    /// Returns whether packets with the mark reach the chain.
     pub fn is_behind(&self, allowed: &[MarkedHook]) -> bool {
         allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
     }

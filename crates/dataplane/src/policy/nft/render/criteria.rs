@@ -45,7 +45,7 @@ fn has_proxy(direction: PolicyDirection) -> NftMatch {
     NftMatch::lookup([field], names::PROXIED_WORKLOADS_SET)
 }
 
-/// Whether the criteria are the same for IPv4 and IPv6.
+/// Returns whether the criteria are the same for IPv4 and IPv6.
 fn is_of_any_family(rule: &PlannedRule) -> bool {
     rule.ip_version.is_none()
         && rule.icmp.is_none()
@@ -153,7 +153,7 @@ impl RuleAlternatives<'_> {
         }
     }
 
-    /// Whether matching packets have ports; `None` if the protocol is not restricted.
+    /// Returns whether matching packets have ports; `None` if the protocol is not restricted.
     fn has_ports(&self) -> Option<bool> {
         self.protocol.map(|protocol| PROTOCOLS_WITH_PORTS.contains(&protocol))
     }

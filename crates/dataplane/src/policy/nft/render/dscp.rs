@@ -29,7 +29,7 @@ pub struct DscpChains {
     rules: Vec<NftRule>,
 }
 
-/// Whether the chains refer to a set.
+/// Returns whether the chains refer to a set.
 pub fn refers_to(id: &SetId) -> bool {
     [ALL_POOLS_SET, AMBIENT_WORKLOADS_SET].contains(&&*id.0)
 }

@@ -55,7 +55,7 @@ impl CoveredInterfaces {
 }
 
 impl HookRules {
-    /// Whether packets can be marked as accepted.
+    /// Returns whether packets can be marked as accepted.
     pub fn may_accept_early(&self) -> bool {
         !(self.untracked_in.is_empty() && self.untracked_out.is_empty() && self.pre_dnat.is_empty())
     }
@@ -93,7 +93,7 @@ impl HostDecision {
         }
     }
 
-    /// Whether an endpoint has policy for this decision.
+    /// Returns whether an endpoint has policy for this decision.
     fn concerns(self, endpoint: &HostEndpointPolicy) -> bool {
         match self {
             HostDecision::Local(_) | HostDecision::Forward(_) => true,

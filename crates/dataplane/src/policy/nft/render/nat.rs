@@ -22,7 +22,7 @@ const UDP: u8 = 17;
 /// Address type of addresses of the host itself.
 const ADDRESS_TYPE_LOCAL: u32 = 2;
 
-/// Whether the chains refer to a set.
+/// Returns whether the chains refer to a set.
 pub fn refers_to(id: &SetId) -> bool {
     [NAT_SOURCES_SET, NAT_EXCLUSIONS_SET].contains(&&*id.0)
 }

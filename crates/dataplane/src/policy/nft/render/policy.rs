@@ -60,12 +60,12 @@ impl PolicyOrProfile<'_> {
     }
 }
 
-/// Whether one of the rules matches only at workloads with a proxy.
+/// Returns whether one of the rules matches only at workloads with a proxy.
 pub fn has_proxy_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(plan::PlannedRule::needs_proxy)
 }
 
-/// Whether one of the rules passes packets to the next tier.
+/// Returns whether one of the rules passes packets to the next tier.
 pub fn has_pass_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(|rule| rule.action == plan::RuleAction::Pass)
 }

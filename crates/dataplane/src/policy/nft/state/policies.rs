@@ -32,7 +32,7 @@ impl PolicyChains {
         &self.profiles
     }
 
-    /// Whether a rule matches only at workloads with a proxy.
+    /// Returns whether a rule matches only at workloads with a proxy.
     pub fn refer_to_proxies(&self) -> bool {
         self.with_proxy_rules > 0
     }

@@ -51,7 +51,7 @@ impl WorkloadTraits {
         }
     }
 
-    /// Whether chains that belong to no single workload depend on this one.
+    /// Returns whether chains that belong to no single workload depend on this one.
     fn affects_global_chains(&self) -> bool {
         !self.floating.is_empty() || self.qos.dscp.is_some()
     }

@@ -1,7 +1,7 @@
 //! Position of a watch in the history of an etcd cluster, and the interpretation of watch responses there.
 
 use super::entries::key_in;
-use super::{number, opaque};
+use super::{convert_revision, number};
 use crate::watch::follower::{WatchItem, WatchUpdate};
 use crate::watch::source::WatchReport;
 use bytes::Bytes;
@@ -90,7 +90,10 @@ impl WatchPosition {
                 updates.extend(update(range, event));
             }
         }
-        InterpretedResponse::Heard(WatchReport::Updates { updates, revision: opaque(self.revision) })
+        InterpretedResponse::Heard(WatchReport::Updates {
+            updates,
+            revision: convert_revision(self.revision),
+        })
     }
 }
 
@@ -98,7 +101,7 @@ fn update(range: &KeyRange, event: Event) -> Option<WatchUpdate<Bytes>> {
     let deleted = event.r#type() == EventType::Delete;
     let kv = event.kv?;
     let key = key_in(range, &kv.key)?;
-    let revision = opaque(kv.mod_revision);
+    let revision = convert_revision(kv.mod_revision);
     Some(if deleted {
         WatchUpdate::Delete { key, revision }
     } else {

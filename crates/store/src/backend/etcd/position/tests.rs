@@ -32,7 +32,7 @@ fn handle(id: &str) -> StoreKey {
 }
 
 fn item(key: u8, revision: i64) -> WatchItem<Bytes> {
-    WatchItem { key: handle(&key.to_string()), revision: opaque(revision), value: Bytes::new() }
+    WatchItem { key: handle(&key.to_string()), revision: convert_revision(revision), value: Bytes::new() }
 }
 
 /// A follower with its position in the history of etcd.
@@ -45,7 +45,7 @@ struct PositionedFollower {
 impl PositionedFollower {
     fn new(after: Option<i64>) -> PositionedFollower {
         PositionedFollower {
-            follower: WatchFollower::new(after.map(opaque)),
+            follower: WatchFollower::new(after.map(convert_revision)),
             position: WatchPosition::new(),
             range: KeyRange::Handles,
         }
@@ -58,7 +58,7 @@ impl PositionedFollower {
         cluster_id: u64,
     ) -> Vec<FollowerChange<Bytes>> {
         self.position.listed(cluster_id);
-        self.follower.listed(items, opaque(revision)).collect()
+        self.follower.listed(items, convert_revision(revision)).collect()
     }
 
     /// Returns the changes for the consumer; `None` if the watch has to start over with a list.
@@ -335,7 +335,7 @@ fn a_replaced_store_is_noticed() {
     assert_eq!(
         watcher.listed(vec![item(2, 3)], 9, CLUSTER_ID + 1),
         [
-            FollowerChange::Update(WatchUpdate::Delete { key: handle("1"), revision: opaque(9) }),
+            FollowerChange::Update(WatchUpdate::Delete { key: handle("1"), revision: convert_revision(9) }),
             FollowerChange::Update(WatchUpdate::Put(item(2, 3))),
         ]
     );
@@ -369,7 +369,7 @@ fn keys_of_others_are_not_reported() {
     let header = Some(ResponseHeader { revision: 3, cluster_id: CLUSTER_ID, ..Default::default() });
     let events = vec![put(b"/calico/ipam/v2/configuration"), put(&[0xff])];
     let response = WatchResponse { header, events, ..Default::default() };
-    let nothing = WatchReport::Updates { updates: Vec::new(), revision: opaque(3) };
+    let nothing = WatchReport::Updates { updates: Vec::new(), revision: convert_revision(3) };
     assert_eq!(position.heard(&KeyRange::IpamConfig, response), InterpretedResponse::Heard(nothing));
 }
 
@@ -382,5 +382,5 @@ fn all_changes_of_one_revision_are_reported() {
     let header = Some(ResponseHeader { revision: 5, cluster_id: CLUSTER_ID, ..Default::default() });
     let response = WatchResponse { header, events: vec![put(1), put(2)], ..Default::default() };
     assert_eq!(watcher.heard(response).map(|changes| changes.len()), Some(2));
-    assert_eq!(watcher.follower.step(), FollowerStep::Watch { after: opaque(5) });
+    assert_eq!(watcher.follower.step(), FollowerStep::Watch { after: convert_revision(5) });
 }
