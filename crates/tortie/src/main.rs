@@ -204,7 +204,9 @@ fn main() -> ExitCode {
         // The CNI plugin comes first, without any other setup, since a container runtime waits for it.
         FrontEnd::Plugin(plugin) => return tortie_cni::run(plugin, env!("CARGO_PKG_VERSION")),
         FrontEnd::FlexVolume => return csi::run_flexvolume(&args, &mut std::io::stdout()),
-        FrontEnd::Ctl(name) => parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(exit_successfully)),
+        FrontEnd::Ctl(name) => {
+            parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(exit_successfully))
+        }
         FrontEnd::Tortie => parse(TortieCli::command(), &args, |tortie: TortieCli| run(tortie.command)),
     };
     match result {

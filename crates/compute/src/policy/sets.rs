@@ -177,7 +177,9 @@ impl SetSource {
         if let SetSource::Nodes(selector) = self {
             return view.nodes.contains(selector, member);
         }
-        view.labelled.having(convert_to_net(member)).any(|(id, item)| self.contributes(view, id, item, member))
+        view.labelled
+            .having(convert_to_net(member))
+            .any(|(id, item)| self.contributes(view, id, item, member))
     }
 }
 

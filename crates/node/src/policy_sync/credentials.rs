@@ -172,7 +172,8 @@ impl CredentialDirectory {
         let mut superseded = BTreeMap::new();
         for (name, file) in self.files.iter().filter(|(name, _)| !conflicts.contains_key(*name)) {
             let Some(credentials) = &file.credentials else { continue };
-            let newest = newest_of_workload.get(&credentials.workload).filter(|newest| newest.uid != credentials.uid);
+            let newest =
+                newest_of_workload.get(&credentials.workload).filter(|newest| newest.uid != credentials.uid);
             if let Some(newest) = newest {
                 superseded.insert(name.clone(), CredentialsError::Superseded(newest.name.to_owned()));
             }

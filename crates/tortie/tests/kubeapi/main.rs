@@ -17,8 +17,8 @@ macro_rules! in_both_groups {
 mod absence;
 mod access;
 mod churn;
-mod clusters;
 mod cluster_policies;
+mod clusters;
 mod condition;
 mod controllers;
 mod etcd_tls;
