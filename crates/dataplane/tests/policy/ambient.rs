@@ -76,9 +76,8 @@ async fn receive_marks(from: &TestNamespace, to: &TestNamespace, address: &str) 
     ["tcp dport", "udp dport"].map(|kind| {
         let counted = listing.lines().filter(|line| line.contains(kind) && !line.contains("packets 0 "));
         let counted: Vec<&str> = counted.collect();
-        let values = DSCP_VALUES.into_iter().filter(|dscp| counted[0].contains(&format!("\"v{dscp}\"")));
         assert_eq!(counted.len(), 1, "{listing}");
-        values.last().unwrap()
+        DSCP_VALUES.into_iter().find(|dscp| counted[0].contains(&format!("\"v{dscp}\""))).unwrap()
     })
 }
 

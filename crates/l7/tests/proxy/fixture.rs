@@ -59,7 +59,6 @@ pub struct TestNode {
 struct TestNodeState {
     burst: Vec<Payload>,
     streams: Vec<MessageSender>,
-    opened: usize,
 }
 
 pub fn in_sync() -> Payload {
@@ -92,11 +91,6 @@ impl TestNode {
     pub fn disconnect(&self) {
         self.state.lock().unwrap().streams.clear();
     }
-
-    /// Returns the number of streams that clients have opened so far.
-    pub fn opened(&self) -> usize {
-        self.state.lock().unwrap().opened
-    }
 }
 
 #[tonic::async_trait]
@@ -110,7 +104,6 @@ impl PolicySync for TestNode {
             sender.try_send(message(payload.clone())).unwrap();
         }
         state.streams.push(sender);
-        state.opened += 1;
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 

@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use tortie_l7::TestRequest;
+use tortie_l7::proto::v3::authorization_client::AuthorizationClient;
 use tortie_l7::proto::v3::{CheckResponse, HeaderValue};
 use tortie_testkit::{CONDITION_TIMEOUT, StalledRequestBody, eventually_async};
 use tower::{Service, ServiceExt};
@@ -20,6 +21,7 @@ const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// The code of a server without policy. These tests need no verdict.
 const NOT_SYNCED: i32 = 13;
 const STREAMS: usize = 10_000;
+const MAX_ATTEMPTS: usize = 10;
 const STALLED_STREAMS: usize = 2_000;
 const STREAMS_PER_CONNECTION: usize = 200;
 
@@ -109,6 +111,17 @@ async fn incomplete_requests_end_and_delay_nobody() {
     assert_eq!(fixture.check(&request()).await, NOT_SYNCED);
 }
 
+/// Sends a request until it is answered. On a busy machine the server may end one that exceeds its time limit.
+async fn check_until_answered(mut client: AuthorizationClient<Channel>) -> CheckResponse {
+    for _ in 0..MAX_ATTEMPTS {
+        match client.check(request().encode()).await {
+            Err(status) if [Code::Cancelled, Code::DeadlineExceeded].contains(&status.code()) => {}
+            response => return response.unwrap().into_inner(),
+        }
+    }
+    panic!("no response to {MAX_ATTEMPTS} attempts");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_streams_are_answered() {
     let fixture = ServerFixture::start(|_| {}).await;
@@ -116,8 +129,7 @@ async fn ten_thousand_streams_are_answered() {
     for _ in 0..4 {
         let client = fixture.client().await;
         for _ in 0..STREAMS / 4 {
-            let mut client = client.clone();
-            clients.spawn(async move { client.check(request().encode()).await.unwrap().into_inner() });
+            clients.spawn(check_until_answered(client.clone()));
         }
     }
     let mut answered = 0;
