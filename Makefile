@@ -44,7 +44,7 @@ test: setup kube vm-kernel envoy lint deny ## Format, lints, licences and every 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
 
-conformance: setup build ## Run upstream's conformance suites on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7 e2e")
+conformance: setup build ## Run the conformance suites of network-policy-api on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7")
 	scripts/conformance/run $(SUITES)
 
 lint: setup

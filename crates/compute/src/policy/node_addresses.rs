@@ -58,8 +58,8 @@ impl NodeAddresses {
 
     pub fn contains(&self, selector: &Selector, member: SetMember) -> bool {
         let SetMember::Net(net) = member else { return false };
-        let owners = self.owners.get(&net.addr()).into_iter().flatten();
-        owners.into_iter().any(|node| selects_node(selector, node))
+        let mut owners = self.owners.get(&net.addr()).into_iter().flatten();
+        owners.any(|node| selects_node(selector, node))
     }
 }
 
