@@ -37,6 +37,8 @@ pub enum ConversionReason {
     NotIpVersion,
     #[error("is not known")]
     Unknown,
+    #[error("is a named port, which nodes do not have")]
+    NamedPortOfNode,
     #[error("it has no interface name")]
     NoInterface,
     #[error("it may use other source addresses, but workloadSourceSpoofing is not Any")]
@@ -70,7 +72,9 @@ impl fmt::Display for ConversionError {
             | ConversionReason::NotInterfaceName
             | ConversionReason::NotCommunity => write!(f, "{value:?} {reason}"),
             ConversionReason::NotPriority | ConversionReason::NotIcmp => write!(f, "{value} {reason}"),
-            ConversionReason::NotAddress => write!(f, "{field}: {value:?} {reason}"),
+            ConversionReason::NotAddress | ConversionReason::NamedPortOfNode => {
+                write!(f, "{field}: {value:?} {reason}")
+            }
             // Protocols and versions may be numbers.
             ConversionReason::Unknown if *field != "protocol" => write!(f, "{field} {value:?} {reason}"),
             ConversionReason::Unknown | ConversionReason::NotIpVersion => {

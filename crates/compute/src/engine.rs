@@ -7,7 +7,7 @@ use crate::floating::{FloatingClaims, FloatingRefusal};
 use crate::interests;
 use crate::migrations::LiveMigrations;
 use crate::nat::OutgoingNat;
-use crate::nodes::NodeFacts;
+use crate::nodes::{MAX_PEER_ADDRESSES, NodeFacts};
 use crate::parameters::{L2Reachability, NodeParameters, ParameterEnvironment};
 use crate::policy::{EvaluationCounts, PolicyCompute};
 use crate::pools::PoolFacts;
@@ -155,7 +155,9 @@ impl PlanCompute {
         }
         let outcome = match value {
             StoreValue::Resource(Resource::Node(node)) => {
-                self.put_node(node);
+                if let Some(problem) = self.put_node(node) {
+                    self.add_problem(key, problem);
+                }
                 Ok(())
             }
             StoreValue::Resource(Resource::IPPool(pool)) => self.put_pool(pool),
@@ -220,13 +222,21 @@ impl PlanCompute {
         }
     }
 
-    fn put_node(&mut self, node: &Node) {
+    /// Adds or replaces a node. Returns a description of the parts that cannot be used.
+    fn put_node(&mut self, node: &Node) -> Option<String> {
         let name = &node.metadata.name;
         let facts = Arc::new(NodeFacts::from_node(node));
+        let excess = facts.excess_peer_addresses;
+        let problem = (excess > 0).then(|| {
+            format!(
+                "addresses: rules that select nodes use the first {MAX_PEER_ADDRESSES} and leave out {excess}"
+            )
+        });
         let old = self.nodes.insert(name.clone(), facts.clone());
         if old.as_ref() == Some(&facts) {
-            return;
+            return problem;
         }
+        self.policies.put_node(name, facts.clone());
         if let Some(bgp) = &mut self.bgp {
             bgp.put_node(name, facts.clone());
         }
@@ -239,6 +249,7 @@ impl PlanCompute {
         if *name == self.host && old.map_or(!facts.labels.is_empty(), |old| old.labels != facts.labels) {
             self.configure();
         }
+        problem
     }
 
     fn put_pool(&mut self, pool: &IPPool) -> Result<(), ConversionError> {
@@ -298,6 +309,7 @@ impl PlanCompute {
                 self.wireguard.remove_node(name);
                 self.proxied.remove_node(name);
                 self.node_addresses.remove(name);
+                self.policies.remove_node(name);
                 let old = self.nodes.remove(name);
                 if *name == self.host && old.is_some_and(|old| !old.labels.is_empty()) {
                     self.configure();

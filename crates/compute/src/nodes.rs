@@ -4,13 +4,17 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use ipnet::IpNet;
 use sha1::{Digest, Sha1};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::kinds::{Node, NodeAddressType, NodeBGPSpec};
 use tortie_plan::TunnelKind;
 
 /// First byte of every MAC that is derived from a node name. Its bits mean: locally administered, not multicast.
 const DERIVED_MAC_PREFIX: u8 = 0x66;
+
+/// Maximum number of addresses with which one node is a peer of policy rules. Every node of the cluster stores them for
+/// each rule that selects nodes.
+pub(crate) const MAX_PEER_ADDRESSES: usize = 64;
 
 /// Label with the value `true` on nodes that must not receive external traffic for services.
 const EXCLUDE_FROM_LB_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -30,6 +34,11 @@ pub(crate) struct NodeFacts {
     pub wireguard_v6: WireguardEndpoint,
     /// Every address of the node in the datastore, including those of its tunnels.
     pub all_addresses: Vec<IpAddr>,
+    /// The addresses that the node has as a peer of policy rules: `all_addresses`, each once, up to
+    /// [`MAX_PEER_ADDRESSES`].
+    pub peer_addresses: Vec<IpAddr>,
+    /// Number of addresses beyond this limit.
+    pub excess_peer_addresses: usize,
     /// The addresses that the node uses for BGP sessions.
     pub bgp_v4: Option<IpAddr>,
     pub bgp_v6: Option<IpAddr>,
@@ -99,6 +108,8 @@ impl NodeFacts {
                 key: parse_key(&status.wireguard_public_key_v6),
             },
             all_addresses: Vec::new(),
+            peer_addresses: Vec::new(),
+            excess_peer_addresses: 0,
             bgp_v4: routing[0].map(|net| net.addr()).filter(IpAddr::is_ipv4),
             bgp_v6: routing[1].map(|net| net.addr()).filter(IpAddr::is_ipv6),
             bgp_v4_subnet: routing[0].filter(|_| bgp.ipv4_address.contains('/')).map(|net| net.trunc()),
@@ -109,6 +120,11 @@ impl NodeFacts {
         let tunnels =
             [facts.vxlan_v4.address, facts.vxlan_v6.address, facts.ipip, wireguard_v4, wireguard_v6];
         facts.all_addresses = own.map(|net| net.addr()).chain(tunnels.into_iter().flatten()).collect();
+        let mut seen = BTreeSet::new();
+        let distinct = facts.all_addresses.iter().copied().filter(|address| seen.insert(*address));
+        facts.peer_addresses = distinct.take(MAX_PEER_ADDRESSES).collect();
+        seen.extend(&facts.all_addresses);
+        facts.excess_peer_addresses = seen.len() - facts.peer_addresses.len();
         facts
     }
 

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 use tortie_model::ipam::{AddressBlock, AddressHandle};
 use tortie_model::key::AffinityType;
+use tortie_model::kubernetes::ClusterPolicyKind;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{PageRequest, ResourceClient, StoreClient, StoreConfig, StoreError, StoreEvent};
 use tortie_testkit::{ApiServer, CalicoGroup};
@@ -339,16 +340,19 @@ async fn an_unserved_kind_is_empty_until_served(server: &ApiServer) {
         "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies?",
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?",
     );
-    tortie_testkit::eventually("the definition is watched", || !asked(definitions).is_empty());
+    let kinds = ["clusternetworkpolicies", ".adminnetworkpolicies", "baselineadminnetworkpolicies"];
+    tortie_testkit::eventually("the definitions are watched", || asked(definitions).len() == kinds.len());
     let (lists, watches) = (asked(kind), asked(definitions));
-    assert_eq!((lists.len(), watches.len()), (1, 1), "{lists:?} {watches:?}");
-    assert!(watches[0].contains("watch=1") && watches[0].contains("clusternetworkpolicies"), "{watches:?}");
-    server.install_cluster_network_policies();
+    assert_eq!((lists.len(), watches.len()), (1, kinds.len()), "{lists:?} {watches:?}");
+    assert!(watches.iter().all(|path| path.contains("watch=1")), "{watches:?}");
+    for plural in kinds {
+        let plural = plural.trim_start_matches('.');
+        assert!(watches.iter().any(|path| path.contains(plural)), "{plural}: {watches:?}");
+    }
+    server.install_cluster_policies(ClusterPolicyKind::ClusterNetworkPolicy);
     let spec = json!({"tier": "Admin", "priority": 5, "subject": {"namespaces": {}},
         "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]});
-    let policy = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-        "metadata": {"name": "admin"}, "spec": spec});
-    server.create("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &policy);
+    server.create_cluster_policy(ClusterPolicyKind::ClusterNetworkPolicy, "admin", &spec);
     let StoreValue::Resource(Resource::GlobalNetworkPolicy(found)) = client.get(&key).await.unwrap().value
     else {
         panic!("no policy")
@@ -363,4 +367,22 @@ async fn an_unserved_kind_is_empty_until_served(server: &ApiServer) {
     server.merge(path, &json!({"spec": {"tier": "Other"}}));
     assert!(matches!(next(&mut watch).await, StoreEvent::Delete { key: gone, .. } if gone == key));
     assert!(server.send("GET", path, None).is_ok(), "the object itself is not ours to delete");
+    // The waiting watch finds the older kinds too, each by its own definition.
+    assert!(matches!(next(&mut early).await, StoreEvent::Delete { key: gone, .. } if gone == key));
+    for (kind, name, tier) in [
+        (ClusterPolicyKind::AdminNetworkPolicy, "kanp.default", "kube-admin"),
+        (ClusterPolicyKind::BaselineAdminNetworkPolicy, "kbanp.default", "kube-baseline"),
+    ] {
+        server.install_cluster_policies(kind);
+        server.create_cluster_policy(kind, "default", &spec);
+        let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", name);
+        let StoreEvent::Put(put) = next(&mut early).await else { panic!("no policy {name}") };
+        let StoreValue::Resource(Resource::GlobalNetworkPolicy(policy)) = &put.value else {
+            panic!("{put:?}")
+        };
+        assert_eq!((&put.key, policy.spec.tier.as_str()), (&key, tier));
+        assert!(matches!(client.delete(&key, None).await, Err(StoreError::NotSupported { .. })));
+        server.must("DELETE", &format!("{}/default", kind.api_path()), None);
+        assert!(matches!(next(&mut early).await, StoreEvent::Delete { key: gone, .. } if gone == key));
+    }
 }

@@ -206,6 +206,10 @@ impl RuleConversion<'_> {
         // A rule that denies ignores selectors that cannot be parsed, also at proxies.
         side.peer = found.as_ref().ok().and_then(|_| self.peer_match(entity));
         let found = self.or_broken(found);
+        if found.selector.as_ref().is_some_and(Selector::selects_nodes) {
+            // A proxy knows the labels of workloads, not those of nodes.
+            side.peer = None;
+        }
         (side.ports, side.named_ports) = self.ports(&entity.ports, rule, found.selector.as_ref());
         (side.not_ports, side.not_named_ports) = self.ports(&entity.not_ports, rule, found.selector.as_ref());
         // A set of named ports contains only endpoints that the selector matches, so the selector's own set is not
@@ -273,6 +277,11 @@ impl RuleConversion<'_> {
     ) -> (Vec<PortInterval>, Vec<SetId>) {
         let mut ranges = Vec::new();
         let mut sets = Vec::new();
+        let of_nodes = selector.is_some_and(Selector::selects_nodes);
+        if let Some(named) = ports.iter().find(|port| of_nodes && matches!(port, Port::Named(_))) {
+            self.broken.push(ConversionError::new("ports", named, ConversionReason::NamedPortOfNode));
+            return (ranges, sets);
+        }
         for port in ports {
             match port {
                 Port::Named(name) => sets.push(self.named_port(name, rule.protocol.as_ref(), selector)),
@@ -304,6 +313,9 @@ impl RuleConversion<'_> {
             return id;
         }
         let id = selector.id();
+        if selector.selects_nodes() {
+            return self.need(&id, NeededSetContents::Nodes(selector));
+        }
         self.need(&id, NeededSetContents::Nets(selector))
     }
 

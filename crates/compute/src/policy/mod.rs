@@ -22,6 +22,7 @@ mod labelled;
 mod labels;
 mod locals;
 mod matcher;
+mod node_addresses;
 mod order;
 mod parsed;
 mod peers;
@@ -36,6 +37,7 @@ mod symbols;
 use crate::ObjectCounts;
 use crate::changes::PlanChanges;
 use crate::conversion_error::{ConversionError, ConversionReason};
+use crate::nodes::NodeFacts;
 use crate::parameters::HttpRulesWithoutProxy;
 use crate::workloads::EndpointName;
 use archive::RuleArchive;
@@ -46,6 +48,7 @@ use labelled::{LabelledItem, LabelledKind, LabelledName, LabelledParts, Labelled
 use locals::{EndpointBase, LocalEndpoint, LocalEndpoints, TierPolicies};
 pub use matcher::EvaluationCounts;
 use matcher::SelectorMatcher;
+use node_addresses::NodeAddresses;
 use peers::PeerTable;
 use policy_table::{PolicyChanges, PolicyTable};
 use profiles::ProfileTable;
@@ -53,6 +56,7 @@ use service_endpoints::ServiceEndpoints;
 use sets::{MatchView, SetTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use subject::LabelledSource;
 use symbols::SymbolTable;
 use tortie_model::kinds::{HostEndpoint, Profile, Tier, TierAction, WorkloadEndpoint};
@@ -72,6 +76,7 @@ pub(crate) struct PolicyCompute {
     local_matches: SelectorMatcher,
     sets: SetTable,
     services: ServiceEndpoints,
+    nodes: NodeAddresses,
     policies: PolicyTable,
     profiles: ProfileTable,
     peers: PeerTable,
@@ -189,6 +194,25 @@ impl PolicyCompute {
         }
     }
 
+    /// Adds or replaces a node of the cluster, for rules that select nodes.
+    pub fn put_node(&mut self, name: &str, node: Arc<NodeFacts>) {
+        self.touch_node(name);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
+        self.sets.touch_node(&view, &node);
+        self.nodes.put(name, node);
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        self.touch_node(name);
+        self.nodes.remove(name);
+    }
+
+    fn touch_node(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
+        self.sets.touch_node(&view, node);
+    }
+
     /// Adds or replaces an endpoint of any node of the cluster, as the rules of other endpoints see it.
     pub fn put_endpoint(&mut self, key: &StoreKey, endpoint: &WorkloadEndpoint) {
         self.put_item(LabelledName::new(key), LabelledSource::of_workload(endpoint));
@@ -302,7 +326,7 @@ impl PolicyCompute {
         if let Some(known) = known {
             self.touch_item(known);
         }
-        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
         self.sets.touch(&view, class, parts.nets, &ports);
         // A known item keeps its ID: the ID is reused immediately.
         let local = known.and_then(|known| self.locals.all.remove(&known));
@@ -339,7 +363,7 @@ impl PolicyCompute {
 
     fn touch_item(&mut self, item: LabelledId) {
         let Some(class) = self.labelled.get(item).map(|item| item.class) else { return };
-        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+        let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
         self.sets.touch(&view, class, self.labelled.nets(item), self.labelled.ports(item));
     }
 
@@ -364,7 +388,7 @@ impl PolicyCompute {
         self.local_matches.inherited_changed(&self.symbols, &change);
         for class in self.cluster_matches.inheriting(profile) {
             let difference = self.cluster_matches.compare(&self.symbols, class);
-            let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services);
+            let view = MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes);
             for selector in difference.gone.iter().chain(&difference.come) {
                 for item in self.labelled.of_class(class).iter() {
                     let nets = self.labelled.nets(item);
@@ -490,8 +514,13 @@ impl PolicyCompute {
         for set in &usage.old {
             self.sets.release(&set.id);
         }
-        let sets =
-            self.sets.flush(&mut self.symbols, &self.labelled, &self.services, &mut self.cluster_matches);
+        let sets = self.sets.flush(
+            &mut self.symbols,
+            &self.labelled,
+            &self.services,
+            &self.nodes,
+            &mut self.cluster_matches,
+        );
         let endpoints = self.locals.flush(
             |class| self.local_matches.matched(class),
             |class| self.policies.applied_tiers(&self.local_matches, class),

@@ -131,7 +131,7 @@ impl PolicyCompute {
         let service = ServiceReference::new(namespace, &slice.service);
         let coming = RuleServiceSlice::new(slice);
         self.sets.touch_service(
-            &MatchView::new(&self.labelled, &self.cluster_matches, &self.services),
+            &MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes),
             &service,
             |kind, visit| coming.members(kind, visit),
         );
@@ -147,7 +147,7 @@ impl PolicyCompute {
         let Some(slice) = self.services.slice(namespace, name) else { return };
         let service = slice.service(namespace);
         self.sets.touch_service(
-            &MatchView::new(&self.labelled, &self.cluster_matches, &self.services),
+            &MatchView::new(&self.labelled, &self.cluster_matches, &self.services, &self.nodes),
             &service,
             |kind, visit| slice.members(kind, visit),
         );

@@ -7,9 +7,11 @@ use super::chunked::{ChunkedVec, IdAllocator};
 use super::ids::{ClassId, LabelledId, SelectorId, SetSlot, Symbol};
 use super::labelled::{LabelledItem, LabelledTable, NamedPort};
 use super::matcher::SelectorMatcher;
+use super::node_addresses::{NodeAddresses, node_member, selects_node};
 use super::service_endpoints::{ServiceEndpoints, ServiceReference};
 use super::symbols::SymbolTable;
 use crate::changes::PlanChanges;
+use crate::nodes::NodeFacts;
 use hashbrown::HashMap;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -29,6 +31,8 @@ pub(super) struct NeededSet {
 pub(super) enum NeededSetContents {
     /// The nets of all matching items.
     Nets(Selector),
+    /// The addresses of all matching nodes.
+    Nodes(Selector),
     /// The ports of this name of all matching items; of any protocol if `protocol` is `None`.
     Ports { selector: Selector, protocol: Option<u8>, name: String },
     /// The endpoints of a service, with their ports or without.
@@ -39,7 +43,7 @@ impl NeededSetContents {
     fn selector(&self) -> Option<&Selector> {
         match self {
             NeededSetContents::Nets(selector) | NeededSetContents::Ports { selector, .. } => Some(selector),
-            NeededSetContents::Service { .. } => None,
+            NeededSetContents::Nodes(_) | NeededSetContents::Service { .. } => None,
         }
     }
 }
@@ -58,6 +62,7 @@ struct UsedSet {
 #[derive(Debug)]
 enum SetSource {
     Nets(SelectorId),
+    Nodes(Selector),
     Ports { selector: SelectorId, protocol: Option<u8>, name: Symbol },
     Service { service: ServiceReference, kind: SetKind },
 }
@@ -69,6 +74,7 @@ pub(super) struct SetTable {
     by_id: HashMap<SetId, SetSlot>,
     of_selector: HashMap<SelectorId, Vec<SetSlot>>,
     of_service: HashMap<ServiceReference, Vec<SetSlot>>,
+    of_nodes: BTreeSet<SetSlot>,
     touched: BTreeSet<SetSlot>,
     /// Sets that are new or may no longer be needed.
     changed: BTreeSet<SetSlot>,
@@ -79,6 +85,7 @@ pub(super) struct MatchView<'a> {
     pub labelled: &'a LabelledTable,
     pub matcher: &'a SelectorMatcher,
     pub services: &'a ServiceEndpoints,
+    pub nodes: &'a NodeAddresses,
 }
 
 impl<'a> MatchView<'a> {
@@ -86,8 +93,9 @@ impl<'a> MatchView<'a> {
         labelled: &'a LabelledTable,
         matcher: &'a SelectorMatcher,
         services: &'a ServiceEndpoints,
+        nodes: &'a NodeAddresses,
     ) -> MatchView<'a> {
-        MatchView { labelled, matcher, services }
+        MatchView { labelled, matcher, services, nodes }
     }
 }
 
@@ -95,13 +103,13 @@ impl SetSource {
     fn selector(&self) -> Option<SelectorId> {
         match self {
             SetSource::Nets(selector) | SetSource::Ports { selector, .. } => Some(*selector),
-            SetSource::Service { .. } => None,
+            SetSource::Nodes(_) | SetSource::Service { .. } => None,
         }
     }
 
     fn kind(&self) -> SetKind {
         match self {
-            SetSource::Nets(_) => SetKind::Nets,
+            SetSource::Nets(_) | SetSource::Nodes(_) => SetKind::Nets,
             SetSource::Ports { .. } => SetKind::Ports,
             SetSource::Service { kind, .. } => *kind,
         }
@@ -124,7 +132,7 @@ impl SetSource {
                     }
                 }
             }
-            SetSource::Service { .. } => {}
+            SetSource::Nodes(_) | SetSource::Service { .. } => {}
         }
     }
 
@@ -151,6 +159,9 @@ impl SetSource {
     fn contains(&self, view: &MatchView<'_>, member: SetMember) -> bool {
         if let SetSource::Service { service, .. } = self {
             return view.services.contains(service, member);
+        }
+        if let SetSource::Nodes(selector) = self {
+            return view.nodes.contains(selector, member);
         }
         view.labelled.having(net_of(member)).any(|(id, item)| self.contributes(view, id, item, member))
     }
@@ -198,6 +209,7 @@ impl SetTable {
         }
         let source = match &need.contents {
             NeededSetContents::Nets(selector) => SetSource::Nets(matcher.hold(symbols, selector)),
+            NeededSetContents::Nodes(selector) => SetSource::Nodes(selector.clone()),
             NeededSetContents::Ports { selector, protocol, name } => SetSource::Ports {
                 selector: matcher.hold(symbols, selector),
                 protocol: *protocol,
@@ -210,6 +222,9 @@ impl SetTable {
         let slot = self.ids.take();
         if let Some(selector) = source.selector() {
             self.of_selector.entry(selector).or_default().push(slot);
+        }
+        if let SetSource::Nodes(_) = &source {
+            self.of_nodes.insert(slot);
         }
         if let SetSource::Service { service, .. } = &source {
             self.of_service.entry(service.clone()).or_default().push(slot);
@@ -277,12 +292,31 @@ impl SetTable {
         }
     }
 
+    /// Records members before a node is added, changed or removed. Called with the old and with the new node.
+    pub fn touch_node(&mut self, view: &MatchView<'_>, node: &NodeFacts) {
+        for slot in &self.of_nodes {
+            let Some(Some(UsedSet { in_plan: true, source, touched, .. })) = self.slots.get_mut(*slot) else {
+                continue;
+            };
+            let SetSource::Nodes(selector) = &*source else { continue };
+            if !selects_node(selector, node) {
+                continue;
+            }
+            for address in &node.peer_addresses {
+                let member = node_member(*address);
+                touched.entry(member).or_insert_with(|| source.contains(view, member));
+            }
+            self.touched.insert(*slot);
+        }
+    }
+
     /// Returns the changes: new sets with their members, changed members, and removed sets.
     pub fn flush(
         &mut self,
         symbols: &mut SymbolTable,
         labelled: &LabelledTable,
         services: &ServiceEndpoints,
+        nodes: &NodeAddresses,
         matcher: &mut SelectorMatcher,
     ) -> PlanChanges {
         let mut changes = PlanChanges::default();
@@ -304,7 +338,7 @@ impl SetTable {
         }
         new_sets.sort();
         removed_sets.sort();
-        let view = MatchView { labelled, matcher, services };
+        let view = MatchView { labelled, matcher, services, nodes };
         let mut members = Vec::new();
         for (id, slot) in new_sets {
             let Some(Some(set)) = self.slots.get(slot) else { continue };
@@ -353,6 +387,7 @@ impl SetTable {
         match set.source {
             SetSource::Ports { name, .. } => symbols.release(name),
             SetSource::Service { service, .. } => remove_slot(&mut self.of_service, &service, slot),
+            SetSource::Nodes(_) => drop(self.of_nodes.remove(&slot)),
             SetSource::Nets(_) => {}
         }
     }
@@ -371,6 +406,9 @@ fn all_members(view: &MatchView<'_>, source: &SetSource) -> Vec<SetMember> {
     let mut all: Vec<SetMember> = Vec::new();
     if let SetSource::Service { service, kind } = source {
         view.services.members(service, *kind, |member| all.push(member));
+    }
+    if let SetSource::Nodes(selector) = source {
+        view.nodes.members(selector, |member| all.push(member));
     }
     for class in source.selector().into_iter().flat_map(|selector| view.matcher.matching(selector)) {
         for item in view.labelled.of_class(class).iter() {

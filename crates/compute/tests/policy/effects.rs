@@ -3,6 +3,7 @@
 use crate::cluster::{PolicyNode, gnp, namespace, np, object, pod};
 use serde_json::json;
 use tortie_model::kubernetes::{EndpointSlice, ServicePort};
+use tortie_model::selector::rewrite::{EntitySelectors, entity_match};
 use tortie_model::selector::{service_id, service_ip_id};
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 use tortie_plan::{PlanUpdate, RuleAction, SetMember, TierDefaultAction};
@@ -31,6 +32,133 @@ fn one_endpoint_more_is_one_member_more() {
     let updates = node.delete(&client);
     let [PlanUpdate::Members { added, removed, .. }] = &updates[..] else { panic!("{updates:#?}") };
     assert_eq!((&added[..], &removed[..]), (&[][..], &[member][..]));
+}
+
+/// Returns a node with an address of each family.
+fn cluster_node(name: &str, zone: &str, last: u8) -> crate::cluster::PolicyEntry {
+    let bgp =
+        json!({"ipv4Address": format!("192.0.2.{last}/24"), "ipv6Address": format!("2001:db8::{last}/64")});
+    object(Kind::Node, "", name, json!({"zone": zone}), json!({"bgp": bgp}))
+}
+
+const ZONE_A: &str = "projectcalico.org/kind == 'Node' && zone == 'a'";
+
+#[test]
+fn rules_select_addresses_of_labelled_nodes() {
+    let mut node = PolicyNode::with(&shop());
+    let deny = json!({"action": "Deny", "destination": {"selector": ZONE_A}});
+    node.put(&[
+        cluster_node("n1", "a", 1),
+        gnp("nodes", json!({"selector": "role == 'web'", "egress": [deny]})),
+    ]);
+    let set = tortie_model::selector::Selector::parse(ZONE_A).unwrap().id();
+    assert_eq!(node.set(&set), ["192.0.2.1/32", "2001:db8::1/128"]);
+    // Another node, a label, an address and a deletion change only members.
+    let mut changes = |entry: &crate::cluster::PolicyEntry, deleted: bool| {
+        let updates = match deleted {
+            true => node.delete(entry),
+            false => node.put(std::slice::from_ref(entry)),
+        };
+        let members = updates.into_iter().filter_map(|update| match update {
+            PlanUpdate::Members { added, removed, .. } => Some((added.len(), removed.len())),
+            PlanUpdate::Set(..) | PlanUpdate::Policy(..) => panic!("{update:?}"),
+            _ => None,
+        });
+        members.collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&cluster_node("n2", "b", 2), false), []);
+    assert_eq!(changes(&cluster_node("n2", "a", 2), false), [(2, 0)]);
+    assert_eq!(changes(&cluster_node("n2", "a", 2), false), []);
+    assert_eq!(changes(&cluster_node("n2", "a", 3), false), [(2, 2)]);
+    assert_eq!(changes(&cluster_node("n3", "a", 3), false), [], "two nodes with the same addresses");
+    assert_eq!(changes(&cluster_node("n3", "a", 3), true), []);
+    assert_eq!(changes(&cluster_node("n2", "b", 3), false), [(0, 2)]);
+    assert_eq!(changes(&cluster_node("n1", "a", 1), true), [(0, 2)]);
+}
+
+#[test]
+fn nodes_and_endpoints_are_never_confused() {
+    let labels = json!({"projectcalico.org/kind": "Node", "zone": "a"});
+    let impostor = pod("n2", "shop", "c-0", labels, "10.0.0.2/32");
+    let mut node = PolicyNode::with(&shop());
+    node.put(&[cluster_node("n1", "a", 1), impostor]);
+    node.put(&[
+        np("shop", "p", allow(ZONE_A)),
+        gnp(
+            "q",
+            json!({"selector": "all()", "ingress": [
+        {"action": "Deny", "source": {"selector": ZONE_A}},
+        {"action": "Allow", "source": {"selector": "zone == 'a'"}},
+        {"action": "Allow", "source": {"selector": "all()"}},
+        {"action": "Allow", "source": {"selector": "!has(x)"}}]}),
+        ),
+    ]);
+    let set = |text: &str| node.set(&tortie_model::selector::Selector::parse(text).unwrap().id());
+    assert_eq!(set(ZONE_A), ["192.0.2.1/32", "2001:db8::1/128"]);
+    assert_eq!(set("zone == 'a'"), ["10.0.0.2/32"]);
+    for everything in ["all()", "!has(x)"] {
+        assert_eq!(set(everything), ["10.0.0.1/32", "10.0.0.2/32"]);
+    }
+    // A rule of a namespace means objects of that namespace, to which no node belongs.
+    let entity = EntitySelectors { selector: ZONE_A, ..EntitySelectors::default() };
+    let of_namespace = entity_match(&entity, "shop").unwrap().selector.unwrap();
+    assert!(of_namespace.selects_nodes());
+    assert_eq!(node.set(&of_namespace.id()), [""; 0]);
+}
+
+#[test]
+fn addresses_of_a_node_are_bounded() {
+    let node_with = |count: usize| {
+        let addresses =
+            (0..count).map(|id| json!({"type": "InternalIP", "address": format!("192.0.2.{id}")}));
+        object(
+            Kind::Node,
+            "",
+            "n2",
+            json!({"zone": "a"}),
+            json!({"addresses": addresses.collect::<Vec<_>>()}),
+        )
+    };
+    let mut node = PolicyNode::with(&shop());
+    node.put(&[gnp(
+        "nodes",
+        json!({"selector": "role == 'web'",
+        "egress": [{"action": "Deny", "destination": {"selector": ZONE_A}}]}),
+    )]);
+    let set = tortie_model::selector::Selector::parse(ZONE_A).unwrap().id();
+    node.put(&[node_with(64)]);
+    assert_eq!((node.set(&set).len(), node.compute.problems().len()), (64, 0));
+    node.put(&[node_with(66)]);
+    assert_eq!(node.set(&set).len(), 64);
+    let expected = "addresses: rules that select nodes use the first 64 and leave out 2";
+    assert!(node.compute.problems().values().eq([expected]), "{:?}", node.compute.problems());
+    node.put(&[node_with(66)]);
+    assert_eq!(node.compute.problems().len(), 1, "also when nothing changes");
+    node.put(&[node_with(2)]);
+    assert_eq!((node.set(&set).len(), node.compute.problems().len()), (2, 0));
+}
+
+#[test]
+fn named_ports_of_nodes_fail_closed() {
+    let rule = |action: &str| {
+        json!({"action": action, "protocol": "TCP",
+        "destination": {"selector": ZONE_A, "ports": [80, "web"]}})
+    };
+    let mut node = PolicyNode::with(&shop());
+    node.put(&[
+        cluster_node("n1", "a", 1),
+        gnp(
+            "nodes",
+            json!({"selector": "role == 'web'", "egress": [rule("Deny"), rule("Allow"), rule("Pass")]}),
+        ),
+    ]);
+    let egress = &node.plan.policies.iter().find(|(id, _)| id.name == "nodes").unwrap().1.egress;
+    let denied = &egress[0].destination;
+    assert!(denied.ports.is_empty() && denied.named_ports.is_empty() && denied.sets.len() == 1, "{denied:?}");
+    for never in &egress[1..] {
+        assert!(*never == tortie_plan::PlannedRule::never(never.action), "{never:?}");
+    }
+    assert_eq!(node.compute.problems().len(), 1);
 }
 
 #[test]

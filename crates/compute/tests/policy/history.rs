@@ -53,7 +53,7 @@ pub fn detours(rng: &mut StdRng, final_state: &[PolicyEntry]) -> Vec<DatastoreSt
 pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<StoreKey, StoreValue> {
     let mut all = BTreeMap::new();
     for _ in 0..count {
-        let (key, value) = match rng.random_range(0..13) {
+        let (key, value) = match rng.random_range(0..14) {
             0..=4 => endpoint(rng),
             5 => profile(rng),
             6 | 7 => policy(rng),
@@ -61,6 +61,7 @@ pub fn generate(rng: &mut StdRng, count: usize) -> BTreeMap<StoreKey, StoreValue
             9 => network_set(rng),
             10 => host(rng),
             11 => settings(rng),
+            12 => cluster_node(rng),
             _ => tier(rng),
         };
         all.insert(key, value);
@@ -149,6 +150,10 @@ fn side(rng: &mut StdRng) -> Json {
     let mut side = json!({});
     if rng.random_bool(0.6) {
         side["selector"] = json!(selector(rng));
+    }
+    if rng.random_bool(0.1) {
+        side["selector"] =
+            json!(format!("projectcalico.org/kind == 'Node' && {}", pick(rng, &["has(app)", "all()"])));
     }
     if rng.random_bool(0.2) {
         side["notSelector"] = json!(selector(rng));
@@ -251,6 +256,13 @@ fn host(rng: &mut StdRng) -> PolicyEntry {
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}]});
     let labels = labels(rng);
     object(Kind::HostEndpoint, "", &format!("h{}", rng.random_range(0..4)), labels, spec)
+}
+
+fn cluster_node(rng: &mut StdRng) -> PolicyEntry {
+    let address = |last: u8| json!({"type": "InternalIP", "address": format!("192.0.2.{last}")});
+    let addresses = [address(rng.random_range(0..4)), address(rng.random_range(0..4))];
+    let name = pick(rng, &["n1", "n2", "n3"]);
+    object(Kind::Node, "", name, labels(rng), json!({"addresses": addresses}))
 }
 
 fn tier(rng: &mut StdRng) -> PolicyEntry {

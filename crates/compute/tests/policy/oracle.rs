@@ -7,7 +7,7 @@ use tortie_model::kinds::{EntityRule, Rule};
 use tortie_model::selector::Selector;
 use tortie_model::selector::rewrite::{EntitySelectors, entity_match};
 use tortie_model::{Resource, StoreValue};
-use tortie_plan::{EndpointId, EndpointTier, NodePlan, PolicyId, ServiceAccountId, SetMember};
+use tortie_plan::{EndpointId, EndpointTier, NodePlan, PolicyId, ServiceAccountId, SetId, SetMember};
 
 type LabelMap = BTreeMap<String, String>;
 
@@ -15,6 +15,7 @@ type LabelMap = BTreeMap<String, String>;
 struct LabelledObject {
     labels: LabelMap,
     nets: Vec<IpNet>,
+    is_node: bool,
     /// Set if it is an endpoint of this node.
     local: Option<EndpointId>,
 }
@@ -25,13 +26,14 @@ pub fn check(state: &[PolicyEntry], plan: &NodePlan, what: &str) {
         _ => None,
     });
     let all: Vec<&Resource> = all.collect();
-    check_peers(&all, plan, what);
     let things: Vec<LabelledObject> = all.iter().filter_map(|resource| thing(resource, &all)).collect();
     let selectors = selectors(&all);
+    check_peers(&all, &selectors, plan, what);
     let mut checked = 0;
     for (id, set) in &plan.sets {
         let Some(selector) = selectors.get(&*id.0) else { continue };
-        let members = things.iter().filter(|thing| selector.matches(&thing.labels));
+        let of_kind = things.iter().filter(|thing| thing.is_node == selector.selects_nodes());
+        let members = of_kind.filter(|thing| selector.matches(&thing.labels));
         let members: BTreeSet<SetMember> =
             members.flat_map(|thing| &thing.nets).map(|net| SetMember::Net(*net)).collect();
         assert_eq!(members, set.members, "{what}: {selector}");
@@ -66,7 +68,7 @@ pub fn check(state: &[PolicyEntry], plan: &NodePlan, what: &str) {
 }
 
 /// Checks what proxies compare with authenticated peers.
-fn check_peers(all: &[&Resource], plan: &NodePlan, what: &str) {
+fn check_peers(all: &[&Resource], selectors: &BTreeMap<String, Selector>, plan: &NodePlan, what: &str) {
     let enabled = all.iter().any(|resource| match resource {
         Resource::FelixConfiguration(configuration) => {
             configuration.spec.set().iter().any(|(parameter, _)| parameter.key == "policySyncPathPrefix")
@@ -96,7 +98,9 @@ fn check_peers(all: &[&Resource], plan: &NodePlan, what: &str) {
     assert_eq!(planned.collect::<BTreeMap<_, _>>(), accounts, "{what}");
     let rules = plan.policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
     for side in rules.flat_map(|rule| [&rule.source, &rule.destination]) {
-        let selects = !(side.sets.is_empty() && side.not_sets.is_empty());
+        // Proxies know no labels of nodes.
+        let of_nodes = |id: &SetId| selectors.get(&*id.0).is_some_and(Selector::selects_nodes);
+        let selects = !(side.sets.is_empty() && side.not_sets.is_empty()) && !side.sets.iter().any(of_nodes);
         assert!(side.peer.is_none() || enabled, "{what}: {side:?}");
         assert!(side.peer.is_some() || !(selects && enabled), "{what}: {side:?}");
     }
@@ -147,6 +151,10 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<LabelledObject> {
             (vec![format!("kns.{namespace}")], set.spec.nets.clone(), None)
         }
         Resource::GlobalNetworkSet(set) => (vec![], set.spec.nets.clone(), None),
+        Resource::Node(node) => {
+            labels.insert("projectcalico.org/kind".into(), "Node".into());
+            (vec![], node.spec.addresses.iter().map(|listed| listed.address.clone()).collect(), None)
+        }
         _ => return None,
     };
     for profile in all.iter().filter_map(|other| match other {
@@ -159,7 +167,8 @@ fn thing(resource: &Resource, all: &[&Resource]) -> Option<LabelledObject> {
     }
     let address = |text: &String| text.parse::<std::net::IpAddr>().ok().map(IpNet::from);
     let net = |text: &String| text.parse().ok().or_else(|| address(text)).map(|net: IpNet| net.trunc());
-    Some(LabelledObject { labels, nets: nets.iter().filter_map(net).collect(), local })
+    let is_node = matches!(resource, Resource::Node(_));
+    Some(LabelledObject { labels, nets: nets.iter().filter_map(net).collect(), is_node, local })
 }
 
 /// Returns every selector that rules of the cluster use, by the ID of its set.

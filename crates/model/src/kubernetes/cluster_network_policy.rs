@@ -1,60 +1,24 @@
 //! Converts ClusterNetworkPolicies (policy.networking.k8s.io/v1alpha2) to Calico global policies in the tiers
 //! `kube-admin` and `kube-baseline`.
-//!
-//! Rules that this version cannot express fail closed: an Accept rule is omitted, any other rule denies
-//! everything in its direction.
 
-use super::ports::{PortsByProtocol, RuleDirection, ports_by_protocol, rules};
-use super::selectors::{of_namespaces, of_pods};
-use crate::kinds::{
-    Action, EntityRule, GlobalNetworkPolicySpec, LabelSelector, PolicyType, Rule, RuleMetadata,
+use super::cluster_policy_rules::{
+    ADMIN_TIER, BASELINE_TIER, ClusterPolicy, PolicyRule, PolicySubject, PortCriterion, PortGroups,
+    decode_rules,
 };
-use crate::scalar::{CalicoFloat, Port};
+use crate::kinds::{Action, GlobalNetworkPolicySpec};
+use crate::scalar::Port;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ClusterNetworkPolicySpec {
-    pub tier: String,
-    pub priority: i32,
-    pub subject: PolicySubject,
-    pub ingress: Vec<PolicyRule>,
-    pub egress: Vec<PolicyRule>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PolicySubject {
-    namespaces: Option<LabelSelector>,
-    pods: Option<NamespacedPods>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct NamespacedPods {
-    namespace_selector: LabelSelector,
-    pod_selector: LabelSelector,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct PolicyRule {
-    name: String,
-    action: String,
-    #[serde(alias = "to")]
-    from: Vec<PolicyRulePeer>,
-    /// Absent: every protocol.
-    protocols: Option<Vec<ProtocolMatch>>,
-}
-
-/// Exactly one field is set; if none is, the peer uses a field that this version does not know.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct PolicyRulePeer {
-    namespaces: Option<LabelSelector>,
-    pods: Option<NamespacedPods>,
-    networks: Vec<String>,
+    tier: String,
+    priority: i32,
+    subject: PolicySubject,
+    #[serde(deserialize_with = "decode_rules")]
+    ingress: Vec<PolicyRule<ProtocolMatch>>,
+    #[serde(deserialize_with = "decode_rules")]
+    egress: Vec<PolicyRule<ProtocolMatch>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -89,105 +53,55 @@ struct PortMatchRange {
 /// Converts a policy. Returns `None` if it has no effect: an unknown tier, no subject, or no rules.
 pub fn global_network_policy(spec: &ClusterNetworkPolicySpec) -> Option<GlobalNetworkPolicySpec> {
     let tier = match spec.tier.as_str() {
-        "Admin" => "kube-admin",
-        "Baseline" => "kube-baseline",
+        "Admin" => ADMIN_TIER,
+        "Baseline" => BASELINE_TIER,
         _ => return None,
     };
-    let subject = match (&spec.subject.namespaces, &spec.subject.pods) {
-        (Some(namespaces), None) => select_pods(namespaces, &LabelSelector::default()),
-        (None, Some(pods)) => select_pods(&pods.namespace_selector, &pods.pod_selector),
-        _ => return None,
+    let policy = ClusterPolicy {
+        tier,
+        order: Some(spec.priority),
+        subject: &spec.subject,
+        ingress: &spec.ingress,
+        egress: &spec.egress,
+        parse_action,
     };
-    let mut types = Vec::new();
-    types.extend((!spec.ingress.is_empty()).then_some(PolicyType::Ingress));
-    types.extend((!spec.egress.is_empty()).then_some(PolicyType::Egress));
-    (!types.is_empty()).then(|| GlobalNetworkPolicySpec {
-        tier: tier.to_owned(),
-        order: Some(CalicoFloat(f64::from(spec.priority))),
-        selector: subject.selector,
-        namespace_selector: subject.namespace_selector,
-        types,
-        ingress: spec.ingress.iter().flat_map(|rule| convert(rule, RuleDirection::Ingress)).collect(),
-        egress: spec.egress.iter().flat_map(|rule| convert(rule, RuleDirection::Egress)).collect(),
-        ..GlobalNetworkPolicySpec::default()
-    })
+    policy.convert()
 }
 
-fn convert(rule: &PolicyRule, towards: RuleDirection) -> Vec<Rule> {
-    let action = match rule.action.as_str() {
+fn parse_action(action: &str) -> Option<Action> {
+    match action {
         "Accept" => Some(Action::Allow),
         "Deny" => Some(Action::Deny),
         "Pass" => Some(Action::Pass),
         _ => None,
-    };
-    let metadata = (!rule.name.is_empty())
-        .then(|| RuleMetadata { annotations: BTreeMap::from([("name".to_owned(), rule.name.clone())]) });
-    let peers: Option<Vec<EntityRule>> = rule.from.iter().map(|peer| entity(peer, towards)).collect();
-    let peers = peers.filter(|peers| !peers.is_empty());
-    match (action, peers, by_protocol(rule.protocols.as_deref())) {
-        (Some(action), Some(peers), Some(protocols)) => {
-            rules(&action, metadata.as_ref(), &protocols, &peers, towards)
-        }
-        (Some(Action::Allow), ..) => Vec::new(),
-        _ => vec![Rule { action: Action::Deny, metadata, ..Rule::default() }],
     }
 }
 
-fn select_pods(namespaces: &LabelSelector, pods: &LabelSelector) -> EntityRule {
-    EntityRule {
-        selector: of_pods(pods),
-        namespace_selector: of_namespaces(namespaces),
-        ..EntityRule::default()
-    }
-}
-
-fn entity(peer: &PolicyRulePeer, towards: RuleDirection) -> Option<EntityRule> {
-    match (&peer.namespaces, &peer.pods, peer.networks.as_slice()) {
-        (Some(namespaces), None, []) => Some(select_pods(namespaces, &LabelSelector::default())),
-        (None, Some(pods), []) => Some(select_pods(&pods.namespace_selector, &pods.pod_selector)),
-        (None, None, networks) if towards == RuleDirection::Egress && !networks.is_empty() => {
-            Some(EntityRule { nets: networks.to_vec(), ..EntityRule::default() })
-        }
-        _ => None,
-    }
-}
-
-/// Groups the ports by protocol. Named ports do not specify a protocol.
-fn by_protocol(matches: Option<&[ProtocolMatch]>) -> Option<PortsByProtocol> {
-    let Some(matches) = matches else { return Some(vec![(None, Vec::new())]) };
-    let mut protocols: BTreeMap<&str, Option<Vec<Port>>> = BTreeMap::new();
-    let mut named = Vec::new();
-    for one in matches {
-        let name = &one.destination_named_port;
-        let (protocol, destination) = match (&one.tcp, &one.udp, &one.sctp, name.is_empty()) {
+impl PortCriterion for ProtocolMatch {
+    fn add_to(&self, groups: &mut PortGroups) -> Option<()> {
+        let name = &self.destination_named_port;
+        let (protocol, destination) = match (&self.tcp, &self.udp, &self.sctp, name.is_empty()) {
             (Some(tcp), None, None, true) => ("TCP", tcp),
             (None, Some(udp), None, true) => ("UDP", udp),
             (None, None, Some(sctp), true) => ("SCTP", sctp),
             (None, None, None, false) => {
-                named.push(Port::Named(name.clone()));
-                continue;
+                groups.add_named_port(name);
+                return Some(());
             }
             _ => return None,
         };
-        let listed = protocols.entry(protocol).or_insert_with(|| Some(Vec::new()));
-        match &destination.destination_port {
-            None => *listed = None,
-            Some(port) => {
-                let port = match (port.number, &port.range) {
-                    (Some(number), None) => Port::Number(number),
-                    (None, Some(range)) => Port::range(range.start, range.end).ok()?,
-                    _ => return None,
-                };
-                listed.as_mut().into_iter().for_each(|ports| ports.push(port.clone()));
-            }
-        }
+        let Some(port) = &destination.destination_port else {
+            groups.add_all_ports(protocol);
+            return Some(());
+        };
+        let port = match (port.number, &port.range) {
+            (Some(number), None) => Port::Number(number),
+            (None, Some(range)) => Port::range(range.start, range.end).ok()?,
+            _ => return None,
+        };
+        groups.add_port(protocol, port);
+        Some(())
     }
-    let mut all = ports_by_protocol(protocols);
-    if !named.is_empty() {
-        all.push((None, named));
-    }
-    // An empty list does not mean every protocol.
-    (!all.is_empty()).then_some(all)
 }
 
 #[cfg(test)]
@@ -277,7 +191,8 @@ mod tests {
     fn what_cannot_be_expressed_fails_closed() {
         let fine = json!([{"namespaces": {}}]);
         for (peers, protocols) in [
-            (json!([{"nodes": {}}]), json!(null)),
+            (json!([{"nodes": {}, "namespaces": {}}]), json!(null)),
+            (json!([{"nodes": {}}]), json!([{"destinationNamedPort": "web"}])),
             (json!([{"domainNames": ["example.com"]}]), json!(null)),
             (json!([]), json!(null)),
             (json!([{"namespaces": {}}, {}]), json!(null)),
@@ -296,9 +211,44 @@ mod tests {
                 assert_eq!(with_egress(rule.clone()), expected, "{rule}");
             }
         }
-        // Networks are not peers of ingress.
-        let spec = json!({"tier": "Admin", "subject": {"namespaces": {}},
-            "ingress": [{"action": "Pass", "from": [{"networks": ["10.0.0.0/8"]}]}]});
-        assert_eq!(converted(spec).unwrap()["ingress"], json!([{"action": "Deny"}]));
+        for peer in [json!({"networks": ["10.0.0.0/8"]}), json!({"nodes": {}})] {
+            let spec = json!({"tier": "Admin", "subject": {"namespaces": {}},
+                "ingress": [{"action": "Pass", "from": [peer]}]});
+            assert_eq!(converted(spec).unwrap()["ingress"], json!([{"action": "Deny"}]), "{peer}");
+        }
+    }
+
+    #[test]
+    fn rules_that_cannot_be_decoded_fail_closed() {
+        let broken = |action: &str| json!({"name": "r", "action": action, "to": [{"networks": 5}]});
+        let named = json!({"annotations": {"name": "r"}});
+        for (action, expected) in [
+            ("Accept", json!(null)),
+            ("Deny", json!([{"action": "Deny", "metadata": named}])),
+            ("Pass", json!([{"action": "Deny", "metadata": named}])),
+        ] {
+            assert_eq!(with_egress(broken(action)), expected);
+        }
+        let wide = json!({"action": "Accept", "to": [{"nodes": {}}],
+            "protocols": [{"tcp": {"destinationPort": {"number": 70_000}}}]});
+        assert_eq!(with_egress(wide), json!(null));
+        // The other rules of the policy stay in force.
+        let spec = json!({"tier": "Admin", "subject": {"namespaces": {}}, "ingress": "all",
+            "egress": [broken("Accept"), {"action": "Pass", "to": [{"networks": ["10.0.0.0/8"]}]}]});
+        let policy = converted(spec).unwrap();
+        assert_eq!(policy["ingress"], json!([{"action": "Deny"}]));
+        let pass = json!([{"action": "Pass", "destination": {"nets": ["10.0.0.0/8"]}}]);
+        assert_eq!((&policy["egress"], &policy["types"]), (&pass, &json!(["Ingress", "Egress"])));
+    }
+
+    #[test]
+    fn nodes_are_peers_of_egress() {
+        let peers = json!([{"nodes": {"matchLabels": {"zone": "a"}}}, {"nodes": {}}]);
+        let rule = json!({"action": "Deny", "to": peers, "protocols": [{"tcp": {}}]});
+        let selectors =
+            ["projectcalico.org/kind == 'Node' && zone == 'a'", "projectcalico.org/kind == 'Node'"];
+        let expected = selectors
+            .map(|nodes| json!({"action": "Deny", "protocol": "TCP", "destination": {"selector": nodes}}));
+        assert_eq!(with_egress(rule), json!(expected));
     }
 }

@@ -1,12 +1,20 @@
 //! Converts Kubernetes label selectors to Calico selectors.
 
 use crate::kinds::{LabelOperator, LabelSelector};
+use crate::selector::{KIND_LABEL, NODE_KIND};
 
 const PODS_ONLY: &str = "projectcalico.org/orchestrator == 'k8s'";
 
 /// Returns a selector that matches pods only, not other endpoints with the same labels.
 pub fn of_pods(selector: &LabelSelector) -> String {
     let mut all = vec![PODS_ONLY.to_owned()];
+    all.extend(clauses(selector));
+    all.join(" && ")
+}
+
+/// Returns a selector that matches nodes, and nothing else.
+pub fn of_nodes(selector: &LabelSelector) -> String {
+    let mut all = vec![format!("{KIND_LABEL} == '{NODE_KIND}'")];
     all.extend(clauses(selector));
     all.join(" && ")
 }
@@ -39,6 +47,7 @@ fn clauses(selector: &LabelSelector) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::Selector;
     use serde_json::json;
 
     #[test]
@@ -65,8 +74,13 @@ mod tests {
             let selector: LabelSelector = serde_json::from_value(given).unwrap();
             assert_eq!(of_pods(&selector), pods);
             assert_eq!(of_namespaces(&selector), namespaces);
-            crate::selector::Selector::parse(&of_pods(&selector)).unwrap();
-            crate::selector::Selector::parse(&of_namespaces(&selector)).unwrap();
+            assert!(!Selector::parse(&of_pods(&selector)).unwrap().selects_nodes());
+            assert!(!Selector::parse(&of_namespaces(&selector)).unwrap().selects_nodes());
+            assert!(Selector::parse(&of_nodes(&selector)).unwrap().selects_nodes());
+            assert_eq!(
+                of_nodes(&selector),
+                of_pods(&selector).replace("orchestrator == 'k8s'", "kind == 'Node'")
+            );
         }
     }
 }

@@ -6,6 +6,7 @@
 mod eval;
 mod id;
 mod lexer;
+mod nodes;
 mod parser;
 mod print;
 mod requirements;
@@ -14,6 +15,7 @@ pub mod rewrite;
 pub use eval::LabelLookup;
 pub use id::{named_port_id, service_id, service_ip_id};
 pub(crate) use lexer::MAX_KEY_BYTES;
+pub use nodes::{KIND_LABEL, NODE_KIND, NodeLabels};
 pub use parser::SelectorParseError;
 pub use requirements::{LabelCondition, LabelConditions};
 

@@ -7,7 +7,7 @@
 use crate::backend::kubernetes::{NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX};
 use std::time::Duration;
 use tokio::time::Instant;
-use tortie_model::kubernetes::{CLUSTER_NETWORK_POLICY_PREFIX, NETWORK_POLICY_PREFIX};
+use tortie_model::kubernetes::{ClusterPolicyKind, NETWORK_POLICY_PREFIX};
 use tortie_model::{KeyRange, Kind, StoreKey};
 
 /// Number of lists that must agree.
@@ -95,7 +95,7 @@ pub fn collection_prefix(key: &StoreKey) -> &'static str {
     let StoreKey::Resource { kind, name, .. } = key else { return "" };
     let prefixes: &[&'static str] = match kind {
         Kind::NetworkPolicy => &[NETWORK_POLICY_PREFIX],
-        Kind::GlobalNetworkPolicy => &[CLUSTER_NETWORK_POLICY_PREFIX],
+        Kind::GlobalNetworkPolicy => &ClusterPolicyKind::NAME_PREFIXES,
         Kind::Profile => &[NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFIX],
         _ => &[],
     };

@@ -206,6 +206,7 @@ mod tests {
         for (kind, many, few) in [
             (Kind::NetworkPolicy, "knp.default.", "web-"),
             (Kind::GlobalNetworkPolicy, "kcnp.", "web-"),
+            (Kind::GlobalNetworkPolicy, "kanp.", "kbanp."),
             (Kind::Profile, "ksa.default.", "kns."),
         ] {
             let named =

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use tortie_model::kubernetes::ClusterPolicyKind;
 use tortie_model::schema;
 
 const TOKEN: &str = "secret";
@@ -480,27 +481,37 @@ impl ApiServer {
         eventually(&path, || self.send("GET", &path, None).is_ok_and(|list| is_discovered(&list)));
     }
 
-    /// Installs a CRD for ClusterNetworkPolicy whose schema accepts any object.
-    pub fn install_cluster_network_policies(&self) {
+    /// Installs a CRD for a kind of cluster policies whose schema accepts any object.
+    pub fn install_cluster_policies(&self, kind: ClusterPolicyKind) {
+        let path = kind.api_path();
+        let [group, version, plural] = split_path(path);
+        let name = kind.name();
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {
-                "name": "clusternetworkpolicies.policy.networking.k8s.io",
+                "name": format!("{plural}.{group}"),
                 // kube-apiserver requires this annotation for CRDs in *.k8s.io groups, to which this community-owned
                 // group belongs.
                 "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/network-policy-api"},
             },
             "spec": {
-                "group": "policy.networking.k8s.io", "scope": "Cluster",
-                "names": {"kind": "ClusterNetworkPolicy", "plural": "clusternetworkpolicies",
-                    "singular": "clusternetworkpolicy", "listKind": "ClusterNetworkPolicyList"},
-                "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema":
+                "group": group, "scope": "Cluster",
+                "names": {"kind": name, "plural": plural, "singular": name.to_lowercase(),
+                    "listKind": format!("{name}List")},
+                "versions": [{"name": version, "served": true, "storage": true, "schema":
                     {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
             },
         });
         self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &crd);
-        let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
         eventually(path, || self.send("GET", path, None).is_ok());
+    }
+
+    /// Creates a policy of a kind whose CRD is installed.
+    pub fn create_cluster_policy(&self, kind: ClusterPolicyKind, name: &str, spec: &Json) {
+        let [group, version, _] = split_path(kind.api_path());
+        let object = json!({"apiVersion": format!("{group}/{version}"), "kind": kind.name(),
+            "metadata": {"name": name}, "spec": spec});
+        self.create(kind.api_path(), &object);
     }
 
     pub fn add_namespace(&self, name: &str, labels: Json) {
@@ -559,4 +570,10 @@ fn program(name: &str) -> PathBuf {
     let program = PathBuf::from(run(Command::new(script).arg("dir")).trim()).join(name);
     assert!(program.is_file(), "{} is missing: run `make kube` first", program.display());
     program
+}
+
+/// Returns group, version and plural of the path of a collection.
+fn split_path(path: &str) -> [&str; 3] {
+    let mut parts = path.trim_start_matches("/apis/").split('/');
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
 }

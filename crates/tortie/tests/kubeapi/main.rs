@@ -17,6 +17,7 @@ macro_rules! in_both_groups {
 mod absence;
 mod access;
 mod churn;
+mod cluster_policies;
 mod condition;
 mod controllers;
 mod fail_closed;

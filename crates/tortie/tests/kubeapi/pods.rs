@@ -2,6 +2,7 @@
 
 use crate::world::{KubernetesNodeFixture, NODE_NAME};
 use serde_json::json;
+use tortie_model::kubernetes::ClusterPolicyKind;
 use tortie_testkit::CalicoGroup;
 
 in_both_groups! {
@@ -117,16 +118,14 @@ fn the_tiers_of_cluster_network_policies_and_services(group: CalicoGroup) {
     let client = world.add("shop", "client", json!({"role": "client"}));
     world.wait_for(&client, &web, true);
     // The node is already running and discovers the new kind.
-    world.server.install_cluster_network_policies();
+    world.server.install_cluster_policies(ClusterPolicyKind::ClusterNetworkPolicy);
     let cluster = |name: &str, tier: &str, action: &str| {
         let rule = json!({"name": "r", "action": action, "from": [{"pods": {"namespaceSelector": {},
             "podSelector": {"matchLabels": {"role": "client"}}}}]});
         let subject = json!({"pods": {"namespaceSelector": {"matchLabels": {"team": "a"}},
             "podSelector": {"matchLabels": {"role": "web"}}}});
-        let object = json!({"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-            "metadata": {"name": name},
-            "spec": {"tier": tier, "priority": 10, "subject": subject, "ingress": [rule]}});
-        world.server.create("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", &object);
+        let spec = json!({"tier": tier, "priority": 10, "subject": subject, "ingress": [rule]});
+        world.server.create_cluster_policy(ClusterPolicyKind::ClusterNetworkPolicy, name, &spec);
     };
     // The Baseline tier is evaluated after all other policies, the Admin tier before them.
     cluster("last", "Baseline", "Deny");

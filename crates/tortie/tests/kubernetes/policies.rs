@@ -58,7 +58,7 @@ spec:
   containers: [{name: c, image: "docker.io/library/busybox:latest", imagePullPolicy: Never, command: [sleep, "86400"]}]
 "#;
 
-/// The ClusterNetworkPolicy definition of the network-policy-api project, reduced to its names.
+/// The definitions of the network-policy-api project, reduced to their names.
 const CLUSTER_POLICIES: &str = r#"
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -71,6 +71,36 @@ spec:
   names: {kind: ClusterNetworkPolicy, plural: clusternetworkpolicies, singular: clusternetworkpolicy, listKind: ClusterNetworkPolicyList}
   versions:
   - name: v1alpha2
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: adminnetworkpolicies.policy.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/network-policy-api"}
+spec:
+  group: policy.networking.k8s.io
+  scope: Cluster
+  names: {kind: AdminNetworkPolicy, plural: adminnetworkpolicies, singular: adminnetworkpolicy, listKind: AdminNetworkPolicyList}
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: baselineadminnetworkpolicies.policy.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/network-policy-api"}
+spec:
+  group: policy.networking.k8s.io
+  scope: Cluster
+  names: {kind: BaselineAdminNetworkPolicy, plural: baselineadminnetworkpolicies, singular: baselineadminnetworkpolicy, listKind: BaselineAdminNetworkPolicyList}
+  versions:
+  - name: v1alpha1
     served: true
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
@@ -138,6 +168,29 @@ metadata: {name: baseline}
 spec:
   tier: Baseline
   priority: 10
+  subject: {namespaces: {matchLabels: {team: b}}}
+  ingress:
+  - {name: none, action: Deny, from: [{namespaces: {}}]}
+";
+
+/// The same tiers in the older version of the API.
+const ADMIN_POLICIES: &str = "
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: AdminNetworkPolicy
+metadata: {name: admin}
+spec:
+  priority: 10
+  subject: {pods: {namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {role: web}}}}
+  ingress:
+  - {name: never, action: Deny, from: [{namespaces: {matchLabels: {team: b}}}]}
+  - {name: always, action: Allow, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {role: client}}}}], ports: [{namedPort: metrics}]}
+  - {name: later, action: Pass, from: [{namespaces: {}}], ports: [{portRange: {start: 8080, end: 8081}}]}
+  - {name: none, action: Deny, from: [{namespaces: {}}]}
+---
+apiVersion: policy.networking.k8s.io/v1alpha1
+kind: BaselineAdminNetworkPolicy
+metadata: {name: default}
+spec:
   subject: {namespaces: {matchLabels: {team: b}}}
   ingress:
   - {name: none, action: Deny, from: [{namespaces: {}}]}
@@ -324,11 +377,13 @@ fn blocks(shop: &PolicyPods) -> String {
     )
 }
 
-/// Checks the tiers of ClusterNetworkPolicies, a kind that running nodes discover after they started.
+/// Checks the tiers of cluster policies in both versions, kinds that running nodes discover after they started.
 pub fn tiers_of_cluster_policies(shop: &PolicyPods) {
     shop.cluster.apply(CLUSTER_POLICIES);
-    let wait = ["wait", "--for=condition=Established", "crd/clusternetworkpolicies.policy.networking.k8s.io"];
-    shop.cluster.must_kubectl(&wait);
+    for plural in ["clusternetworkpolicies", "adminnetworkpolicies", "baselineadminnetworkpolicies"] {
+        let definition = format!("crd/{plural}.policy.networking.k8s.io");
+        shop.cluster.must_kubectl(&["wait", "--for=condition=Established", &definition]);
+    }
     shop.cluster.apply(DEFAULT_DENY);
     shop.under(
         "tiers",
@@ -343,6 +398,20 @@ pub fn tiers_of_cluster_policies(shop: &PolicyPods) {
         ],
     );
     shop.cluster.delete(DEFAULT_DENY);
+    shop.cluster.apply(PODS_AND_PORTS);
+    shop.under(
+        "tiers of v1alpha1",
+        ADMIN_POLICIES,
+        &[
+            ("foreign", "web", Tcp(9090), false),
+            ("near", "web", Tcp(9090), true),
+            ("client", "web", Tcp(8080), true),
+            ("client", "web", Udp(5353), false),
+            ("web", "foreign", Udp(5353), false),
+            ("foreign", "client", Tcp(8080), true),
+        ],
+    );
+    shop.cluster.delete(PODS_AND_PORTS);
     shop.cluster.delete(CLUSTER_POLICIES);
     shop.is_open();
 }

@@ -2,8 +2,8 @@
 
 use super::api::{ListHead, ListQuery, ListResponse, ObjectDetail};
 use super::core::{
-    ClusterNetworkPolicy, CoreEndpointSlice, CoreMetadata, CoreMetadataObject, CoreNetworkPolicy, CoreNode,
-    CoreObject, CorePod, CoreService,
+    CoreEndpointSlice, CoreMetadata, CoreMetadataObject, CoreNetworkPolicy, CoreNode, CoreObject, CorePod,
+    CoreService,
 };
 use super::group::CalicoApiGroup;
 use super::profile::{self, ProfileOrigin};
@@ -14,7 +14,7 @@ use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use tortie_model::kubernetes::{
-    CLUSTER_NETWORK_POLICY_PREFIX, KubernetesService, NETWORK_POLICY_PREFIX, is_derived_policy,
+    ClusterPolicyKind, KubernetesService, NETWORK_POLICY_PREFIX, is_derived_policy,
 };
 use tortie_model::names::split_workload_endpoint_name;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
@@ -31,13 +31,12 @@ pub enum CollectionForm {
     ServiceAccount,
     Node,
     NetworkPolicy,
-    ClusterNetworkPolicy,
+    ClusterPolicy(ClusterPolicyKind),
     EndpointSlice,
     Service,
 }
 
 const NETWORK_POLICY_API_PATH: &str = "/apis/networking.k8s.io/v1";
-const CLUSTER_NETWORK_POLICIES_PATH: &str = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
 const ENDPOINT_SLICE_API_PATH: &str = "/apis/discovery.k8s.io/v1";
 
 /// An API path that can be listed and watched.
@@ -89,7 +88,7 @@ impl CollectionForm {
             CollectionForm::ServiceAccount => "ServiceAccount",
             CollectionForm::Node => "Node",
             CollectionForm::NetworkPolicy => "NetworkPolicy",
-            CollectionForm::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            CollectionForm::ClusterPolicy(kind) => kind.name(),
             CollectionForm::EndpointSlice => "EndpointSlice",
             CollectionForm::Service => "Service",
         }
@@ -109,7 +108,7 @@ impl ApiCollection {
     pub fn definition(&self) -> Option<String> {
         if !matches!(
             self.form,
-            CollectionForm::Resource(_) | CollectionForm::Record(_) | CollectionForm::ClusterNetworkPolicy
+            CollectionForm::Resource(_) | CollectionForm::Record(_) | CollectionForm::ClusterPolicy(_)
         ) {
             return None;
         }
@@ -161,11 +160,10 @@ impl ObjectReader {
                     name.strip_prefix(NETWORK_POLICY_PREFIX)?,
                 )
             }
-            Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => ObjectLocation::new(
-                CollectionForm::ClusterNetworkPolicy,
-                CLUSTER_NETWORK_POLICIES_PATH.into(),
-                name.strip_prefix(CLUSTER_NETWORK_POLICY_PREFIX)?,
-            ),
+            Kind::GlobalNetworkPolicy if is_derived_policy(*kind, name) => {
+                let (kind, name) = ClusterPolicyKind::find_origin(name)?;
+                ObjectLocation::new(CollectionForm::ClusterPolicy(kind), kind.api_path().into(), name)
+            }
             Kind::WorkloadEndpoint => {
                 let [_, orchestrator, pod, _] = split_workload_endpoint_name(name)?;
                 let collection = format!("/api/v1/namespaces/{namespace}/pods");
@@ -227,10 +225,9 @@ impl ObjectReader {
                         all.extend(single(CollectionForm::NetworkPolicy, path));
                     }
                     Kind::GlobalNetworkPolicy => {
-                        all.extend(single(
-                            CollectionForm::ClusterNetworkPolicy,
-                            CLUSTER_NETWORK_POLICIES_PATH.into(),
-                        ));
+                        all.extend(ClusterPolicyKind::ALL.into_iter().flat_map(|kind| {
+                            single(CollectionForm::ClusterPolicy(kind), kind.api_path().into())
+                        }));
                     }
                     _ => {}
                 }
@@ -277,7 +274,7 @@ impl ObjectReader {
                 Ok(policy) => self.network_policy(&policy),
                 Err(error) => self.closed_network_policy(object, &error),
             },
-            CollectionForm::ClusterNetworkPolicy => self.cluster_network_policy(&typed(object)?),
+            CollectionForm::ClusterPolicy(kind) => self.cluster_policy(kind, object),
             CollectionForm::EndpointSlice => self.endpoint_slice(&typed(object)?),
             CollectionForm::Service => self.service(&typed(object)?),
         }
@@ -298,9 +295,9 @@ impl ObjectReader {
             CollectionForm::NetworkPolicy => page(text, |policy| self.network_policy(policy)),
             CollectionForm::EndpointSlice => page(text, |slice| self.endpoint_slice(slice)),
             CollectionForm::Service => page(text, |service| self.service(service)),
-            CollectionForm::Resource(_)
-            | CollectionForm::Record(_)
-            | CollectionForm::ClusterNetworkPolicy => None,
+            CollectionForm::Resource(_) | CollectionForm::Record(_) | CollectionForm::ClusterPolicy(_) => {
+                None
+            }
         };
         if let Some(read) = read {
             return Ok(read);
@@ -384,12 +381,23 @@ impl ObjectReader {
         ObjectIdentity::of(&object).map(|identity| identity.found(key, value))
     }
 
-    fn cluster_network_policy(&self, object: &ClusterNetworkPolicy) -> Option<ConvertedObject> {
-        let (key, policy) = policy::from_cluster_network_policy(object);
+    /// Converts a cluster policy. If its subject cannot be read, nothing can be enforced in its place; nodes report it.
+    fn cluster_policy(&self, kind: ClusterPolicyKind, object: Json) -> Option<ConvertedObject> {
+        let identity = ObjectIdentity::of(&object)?;
+        let key = policy::cluster_policy_key(kind, &identity.name);
+        let policy = match policy::from_cluster_policy(kind, object) {
+            Ok(policy) => policy,
+            Err(error) => {
+                let value = Some(Err(unreadable(&key, String::new(), error.to_string())));
+                return Some(identity.found(key, value));
+            }
+        };
         if policy.is_none() {
-            tracing::warn!(%key, "ClusterNetworkPolicy is not enforced: its tier, subject or rules are unknown");
+            let kind = kind.name();
+            tracing::warn!(%key, kind, "policy is not enforced: its tier, subject or rules are unknown");
         }
-        derived(&object.metadata, key, policy.map(Resource::from))
+        let value = policy.map(|policy| Ok(StoreValue::Resource(Resource::from(policy))));
+        Some(identity.found(key, value))
     }
 
     fn endpoint_slice(&self, object: &CoreEndpointSlice) -> Option<ConvertedObject> {
@@ -518,6 +526,14 @@ mod tests {
                 Some("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies/all"),
             ),
             (
+                resource(Kind::GlobalNetworkPolicy, "", "kanp.all"),
+                Some("/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies/all"),
+            ),
+            (
+                resource(Kind::GlobalNetworkPolicy, "", "kbanp.default"),
+                Some("/apis/policy.networking.k8s.io/v1alpha1/baselineadminnetworkpolicies/default"),
+            ),
+            (
                 path(StoreKey::EndpointSlice { namespace: "prod".into(), name: "web-x1".into() }),
                 Some("/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices/web-x1"),
             ),
@@ -564,7 +580,7 @@ mod tests {
             paths(KeyRange::all(Kind::NetworkPolicy))[1],
             "/apis/networking.k8s.io/v1/networkpolicies"
         );
-        assert_eq!(paths(KeyRange::all(Kind::GlobalNetworkPolicy)).len(), 2);
+        assert_eq!(paths(KeyRange::all(Kind::GlobalNetworkPolicy)).len(), 4);
         assert_eq!(paths(KeyRange::EndpointSlices), ["/apis/discovery.k8s.io/v1/endpointslices"]);
         assert_eq!(paths(KeyRange::Services), ["/api/v1/services"]);
     }
@@ -634,15 +650,40 @@ mod tests {
     }
 
     #[test]
+    fn cluster_policies_with_unreadable_subjects_are_reported() {
+        let metadata = json!({"name": "x", "resourceVersion": "7"});
+        let rule = json!({"action": "Deny", "from": 3});
+        for (subject, expected) in [(json!({"namespaces": 5}), None), (json!({"namespaces": {}}), Some(1))] {
+            let spec = json!({"tier": "Admin", "subject": subject, "ingress": [rule]});
+            let list = json!({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": metadata, "spec": spec}]});
+            for kind in ClusterPolicyKind::ALL {
+                let form = CollectionForm::ClusterPolicy(kind);
+                let (_, mut found) = reader().read_list(form, &list.to_string()).unwrap();
+                assert_eq!(found[0].key.to_string(), format!("GlobalNetworkPolicy({}x)", kind.name_prefix()));
+                let rules = match found.remove(0).value {
+                    Some(Ok(StoreValue::Resource(Resource::GlobalNetworkPolicy(policy)))) => {
+                        Some(policy.spec.ingress.len())
+                    }
+                    Some(Err(StoreError::Parse { .. })) => None,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(rules, expected, "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
     fn kinds_that_may_be_missing_have_a_definition() {
         let definitions = |range: KeyRange| -> Vec<Option<String>> {
             reader().collections(&range).iter().map(ApiCollection::definition).collect()
         };
         let group = reader().group.api_version().split('/').next().unwrap().to_owned();
-        let cluster = Some("clusternetworkpolicies.policy.networking.k8s.io".to_owned());
+        let [cluster, admin, baseline] =
+            ["clusternetworkpolicies", "adminnetworkpolicies", "baselineadminnetworkpolicies"]
+                .map(|plural| Some(format!("{plural}.policy.networking.k8s.io")));
         assert_eq!(
             definitions(KeyRange::all(Kind::GlobalNetworkPolicy)),
-            [Some(format!("globalnetworkpolicies.{group}")), cluster]
+            [Some(format!("globalnetworkpolicies.{group}")), cluster, admin, baseline]
         );
         let within = KeyRange::Written { kind: Kind::NetworkSet, namespace: Some("prod".into()) };
         assert_eq!(definitions(within), [Some(format!("networksets.{group}"))]);
@@ -657,10 +698,17 @@ mod tests {
         assert!(reader().read(form, policy("knp.default.web")).is_none());
         assert!(reader().read(form, policy("web")).is_some());
         let odd = json!({"metadata": {"name": "odd", "resourceVersion": "7"}, "spec": {"tier": "Odd"}});
-        let found = reader().read(CollectionForm::ClusterNetworkPolicy, odd).unwrap();
-        assert!(
-            found.value.is_none()
-                && found.key == StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.odd")
-        );
+        for kind in ClusterPolicyKind::ALL {
+            let found = reader().read(CollectionForm::ClusterPolicy(kind), odd.clone()).unwrap();
+            let name = format!("{}odd", kind.name_prefix());
+            assert!(found.value.is_none());
+            assert_eq!(found.key, StoreKey::resource(Kind::GlobalNetworkPolicy, "", &name));
+        }
+        let global = |name: &str| json!({"metadata": {"name": name, "resourceVersion": "7"}, "spec": {}});
+        let form = CollectionForm::Resource(Kind::GlobalNetworkPolicy);
+        for name in ["kcnp.x", "kanp.x", "kbanp.x"] {
+            assert!(reader().read(form, global(name)).is_none(), "{name}");
+        }
+        assert!(reader().read(form, global("x")).is_some());
     }
 }

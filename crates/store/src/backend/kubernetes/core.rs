@@ -4,7 +4,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use tortie_model::ObjectMeta;
 use tortie_model::kinds::StagedKubernetesNetworkPolicySpec;
-use tortie_model::kubernetes::{ClusterNetworkPolicySpec, RawEndpointSlice, RawService};
+use tortie_model::kubernetes::{RawEndpointSlice, RawService};
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -118,12 +118,13 @@ pub struct CoreNetworkPolicy {
     pub spec: StagedKubernetesNetworkPolicySpec,
 }
 
-/// policy.networking.k8s.io/v1alpha2
+/// A policy of policy.networking.k8s.io. Clients fill its spec with defaults, so it can be missing only in an invalid
+/// object.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct ClusterNetworkPolicy {
+pub struct CoreClusterPolicy<S> {
     pub metadata: CoreMetadata,
-    pub spec: ClusterNetworkPolicySpec,
+    pub spec: S,
 }
 
 /// discovery.k8s.io/v1

@@ -368,7 +368,7 @@ impl KubernetesBackend {
                 form: CollectionForm::Namespace | CollectionForm::ServiceAccount, ..
             }) => Err(unsupported(operation, key, "profiles are made from namespaces and service accounts")),
             Some(ObjectLocation {
-                form: CollectionForm::NetworkPolicy | CollectionForm::ClusterNetworkPolicy,
+                form: CollectionForm::NetworkPolicy | CollectionForm::ClusterPolicy(_),
                 ..
             }) => Err(unsupported(operation, key, "it is made from a policy of Kubernetes: change that one")),
             Some(ObjectLocation {

@@ -41,6 +41,7 @@ pub(crate) use profile::{NAMESPACE_PROFILE_PREFIX, SERVICE_ACCOUNT_PROFILE_PREFI
 pub use response::{ResponseError, rejected_responses};
 use serde_json::Value as Json;
 use tortie_model::Kind;
+use tortie_model::kubernetes::ClusterPolicyKind;
 
 pub(crate) const CAPABILITIES: BackendCapabilities = BackendCapabilities {
     ordered_revisions: false,
@@ -96,13 +97,13 @@ pub fn read_objects(text: &str) -> usize {
     use collection::CollectionForm;
     let own =
         Kind::ALL.iter().flat_map(|kind| [CollectionForm::Resource(*kind), CollectionForm::Record(*kind)]);
-    let forms = own.chain([
+    let cluster_policies = ClusterPolicyKind::ALL.into_iter().map(CollectionForm::ClusterPolicy);
+    let forms = own.chain(cluster_policies).chain([
         CollectionForm::Pod,
         CollectionForm::Namespace,
         CollectionForm::ServiceAccount,
         CollectionForm::Node,
         CollectionForm::NetworkPolicy,
-        CollectionForm::ClusterNetworkPolicy,
         CollectionForm::EndpointSlice,
     ]);
     let object: Option<serde_json::Value> = serde_json::from_str(text).ok();

@@ -1,12 +1,14 @@
 //! Conversion of Kubernetes network policies to Calico policies, and of the endpoint slices that rules with services
 //! need.
 
-use super::core::{ClusterNetworkPolicy, CoreEndpointSlice, CoreNetworkPolicy};
+use super::core::{CoreClusterPolicy, CoreEndpointSlice, CoreNetworkPolicy};
 use super::uid;
-use tortie_model::kinds::{GlobalNetworkPolicy, NetworkPolicy};
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+use tortie_model::kinds::{GlobalNetworkPolicy, GlobalNetworkPolicySpec, NetworkPolicy};
 use tortie_model::kubernetes::{
-    CLUSTER_NETWORK_POLICY_PREFIX, EndpointSlice, NETWORK_POLICY_PREFIX, global_network_policy,
-    network_policy::network_policy,
+    ClusterPolicyKind, EndpointSlice, NETWORK_POLICY_PREFIX, from_admin_network_policy, from_baseline_policy,
+    global_network_policy, network_policy::network_policy,
 };
 use tortie_model::{Kind, StoreKey};
 
@@ -18,13 +20,32 @@ pub fn from_network_policy(object: &CoreNetworkPolicy) -> (StoreKey, NetworkPoli
     (key, NetworkPolicy::new(metadata, network_policy(&object.spec)))
 }
 
-/// Converts a ClusterNetworkPolicy; without a policy if its tier, subject or rules are unknown.
-pub fn from_cluster_network_policy(object: &ClusterNetworkPolicy) -> (StoreKey, Option<GlobalNetworkPolicy>) {
-    let meta = &object.metadata;
-    let name = format!("{CLUSTER_NETWORK_POLICY_PREFIX}{}", meta.name);
-    let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", &name);
-    let metadata = meta.derived(name, "", uid::convert(&meta.uid));
-    (key, global_network_policy(&object.spec).map(|spec| GlobalNetworkPolicy::new(metadata, spec)))
+/// Returns the key of the policy derived from a cluster policy.
+pub fn cluster_policy_key(kind: ClusterPolicyKind, name: &str) -> StoreKey {
+    StoreKey::resource(Kind::GlobalNetworkPolicy, "", &format!("{}{name}", kind.name_prefix()))
+}
+
+/// Converts a cluster policy of Kubernetes. Returns `None` if it has no effect: its tier, subject or rules are unknown.
+pub fn from_cluster_policy(
+    kind: ClusterPolicyKind,
+    object: Json,
+) -> Result<Option<GlobalNetworkPolicy>, serde_json::Error> {
+    match kind {
+        ClusterPolicyKind::ClusterNetworkPolicy => derive_policy(kind, object, global_network_policy),
+        ClusterPolicyKind::AdminNetworkPolicy => derive_policy(kind, object, from_admin_network_policy),
+        ClusterPolicyKind::BaselineAdminNetworkPolicy => derive_policy(kind, object, from_baseline_policy),
+    }
+}
+
+fn derive_policy<S: DeserializeOwned + Default>(
+    kind: ClusterPolicyKind,
+    object: Json,
+    convert: fn(&S) -> Option<GlobalNetworkPolicySpec>,
+) -> Result<Option<GlobalNetworkPolicy>, serde_json::Error> {
+    let CoreClusterPolicy { metadata, spec } = serde_json::from_value::<CoreClusterPolicy<S>>(object)?;
+    let name = format!("{}{}", kind.name_prefix(), metadata.name);
+    let metadata = metadata.derived(name, "", uid::convert(&metadata.uid));
+    Ok(convert(&spec).map(|spec| GlobalNetworkPolicy::new(metadata, spec)))
 }
 
 /// Converts an EndpointSlice; without endpoints if it belongs to no service.
@@ -56,20 +77,24 @@ mod tests {
             ("shop", CONVERTED_UID)
         );
         assert!(policy.metadata.labels.is_empty());
-        let object = serde_json::from_value(
-            json!({"metadata": {"name": "all", "uid": UID}, "spec": {"tier": "Admin",
-            "priority": 3, "subject": {"namespaces": {}}, "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}]}}),
-        );
-        let (key, policy) = from_cluster_network_policy(&object.unwrap());
-        assert_eq!(key, StoreKey::resource(Kind::GlobalNetworkPolicy, "", "kcnp.all"));
-        let policy = policy.unwrap();
-        assert_eq!(
-            (policy.metadata.name.as_str(), policy.metadata.uid.as_str()),
-            ("kcnp.all", CONVERTED_UID)
-        );
-        assert_eq!(policy.spec.tier, "kube-admin");
-        let object = serde_json::from_value(json!({"metadata": {"name": "odd"}, "spec": {"tier": "Odd"}}));
-        assert!(from_cluster_network_policy(&object.unwrap()).1.is_none());
+        let rules = json!([{"action": "Deny", "from": [{"namespaces": {}}]}]);
+        for (kind, name, tier) in [
+            (ClusterPolicyKind::ClusterNetworkPolicy, "kcnp.all", "kube-admin"),
+            (ClusterPolicyKind::AdminNetworkPolicy, "kanp.all", "kube-admin"),
+            (ClusterPolicyKind::BaselineAdminNetworkPolicy, "kbanp.all", "kube-baseline"),
+        ] {
+            let object = json!({"metadata": {"name": "all", "uid": UID},
+                "spec": {"tier": "Admin", "priority": 3, "subject": {"namespaces": {}}, "ingress": rules}});
+            let policy = from_cluster_policy(kind, object).unwrap().unwrap();
+            let key = StoreKey::resource(Kind::GlobalNetworkPolicy, "", name);
+            assert_eq!(cluster_policy_key(kind, "all"), key);
+            assert_eq!((&*policy.metadata.name, &*policy.metadata.uid), (name, CONVERTED_UID));
+            assert_eq!(policy.spec.tier, tier);
+        }
+        let odd = json!({"metadata": {"name": "odd"}, "spec": {"tier": "Odd"}});
+        for kind in ClusterPolicyKind::ALL {
+            assert!(from_cluster_policy(kind, odd.clone()).unwrap().is_none());
+        }
     }
 
     #[test]

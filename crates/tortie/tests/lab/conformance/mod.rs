@@ -32,7 +32,7 @@ fn every_conformance_case_in_the_older_group() {
 
 fn run_all(kubernetes: Option<CalicoGroup>) {
     let cases = cases();
-    assert!(cases.iter().map(|case| case.number).eq(1..=30));
+    assert!(cases.iter().map(|case| case.number).eq(1..=32));
     let mut cluster = ConformanceCluster::new(&cases, kubernetes);
     cases.iter().for_each(|case| run(&mut cluster, case));
     cluster.nothing_came_late();
