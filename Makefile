@@ -11,7 +11,7 @@ export RUST_TEST_THREADS ?= 4
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube vm-kernel envoy build image demo test test-vm lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
+.PHONY: help setup kube vm-kernel envoy build image demo test test-vm conformance lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,9 @@ test: setup kube vm-kernel envoy lint deny ## Format, lints, licences and every 
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
+
+conformance: setup build ## Run the conformance suites of network-policy-api on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7")
+	scripts/conformance/run $(SUITES)
 
 lint: setup
 	$(CARGO) fmt --all --check
