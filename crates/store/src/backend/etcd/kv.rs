@@ -90,7 +90,7 @@ impl EtcdCluster {
             self.limits.probe,
             EtcdRetryPolicy::Always,
             request,
-            |channel, request| async move { connect_kv(channel).range(request).await },
+            |channel, request| async move { build_kv_client(channel).range(request).await },
         )
         .await?;
         Ok(())
