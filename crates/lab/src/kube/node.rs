@@ -77,7 +77,9 @@ pub fn load_images(place: &LabPaths, cluster: &LabCluster, archive: &Path) -> La
         let line = import_line(&copy);
         let mut command = Command::new(place.bin().join("tortie"));
         command
-            .args(["lab", "--name", place.name(), "exec", &node.name, "--"])
+            .args(["lab", "--name", place.name(), "--dir"])
+            .arg(place.dir())
+            .args(["exec", &node.name, "--"])
             .arg(line.program)
             .args(line.arguments);
         let output = command.output().map_err(LabError::file(archive))?;

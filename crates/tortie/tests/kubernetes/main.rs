@@ -14,6 +14,7 @@ mod api;
 mod bare_hosts;
 mod cluster;
 mod controllers;
+mod documented;
 mod foreign;
 mod http_policy;
 mod hubs;
