@@ -38,7 +38,7 @@ enum TunnelAddressError {
 /// Returns a receiver that signals when pools or this node's Node object may have changed.
 pub fn follow(client: &StoreClient, node: &str) -> watch::Receiver<()> {
     let own = KeyRange::Resources { kind: Kind::Node, namespace: None, name_prefix: node.to_owned() };
-    let mut feed = tortie_sync::follow(client, vec![KeyRange::all(Kind::IPPool), own], || {});
+    let mut feed = tortie_sync::follow_unprobed(client, vec![KeyRange::all(Kind::IPPool), own]);
     let (changed, receiver) = watch::channel(());
     tokio::spawn(async move {
         while let Some(event) = feed.recv().await {

@@ -109,6 +109,11 @@ impl StoreClient {
         Ok(StoreClient::new(backend::connect(config, StoreLimits::from_environment(), mode).await?))
     }
 
+    /// Fails if the datastore does not process a request within seconds.
+    pub async fn probe(&self) -> StoreResult<()> {
+        self.backend.probe().await
+    }
+
     pub async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         self.backend.get(key).await
     }

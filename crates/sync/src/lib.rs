@@ -4,7 +4,7 @@ mod outage;
 pub mod record;
 mod store;
 
-pub use store::{FeedMessage, follow, follow_with_progress, report_life};
+pub use store::{FeedMessage, follow, follow_unprobed, follow_with_progress, report_life};
 
 use tokio::sync::mpsc;
 use tortie_model::FeedEvent;

@@ -10,7 +10,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tortie_model::{FeedEvent, KeyRange, Revision};
-use tortie_store::{StoreClient, StoreEntry, StoreError, StoreEvent, StoreWatch, WatchConnection};
+use tortie_store::{
+    StoreClient, StoreEntry, StoreError, StoreEvent, StoreResult, StoreWatch, WatchConnection,
+};
 
 /// Capacity of the channel of a feed. When it is full, the watches wait for the consumer.
 const FEED_CAPACITY: usize = 1024;
@@ -20,6 +22,15 @@ const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without a sign of life after which a watch counts as stuck. A working watch gives one more often, even while
 /// the store is unavailable.
 const STUCK_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Time without a sign of life of any watch after which the store is probed. Watches of a busy store give one more often.
+const MAX_STORE_SILENCE: Duration = Duration::from_secs(3);
+/// The same for an API server, which all clients of the cluster share.
+const MAX_API_SERVER_SILENCE: Duration = Duration::from_secs(10);
+/// Delay before the next probe after one that failed.
+const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Number of consecutive probes without a response after which the store counts as lost. One may fail on a busy machine.
+const MAX_FAILED_PROBES: u64 = 2;
 
 /// A message of a feed with progress reports.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +47,19 @@ pub enum FeedMessage {
 /// Follows the ranges until the feed is dropped. If one of the watches ends, the whole feed ends: otherwise the
 /// consumer could not distinguish the missing events from a quiet range. Calls `alive` every second as long as no
 /// watch is stuck.
+///
+/// While all watches are silent, probes the store, so that one that hangs is reported as lost within seconds.
 pub fn follow(client: &StoreClient, ranges: Vec<KeyRange>, alive: impl Fn() + Send + 'static) -> Feed {
-    let watches = ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect();
-    merge(watches, FeedMessage::into_event, alive)
+    merge(start_watches(client, ranges), Some(client), FeedMessage::into_event, alive)
+}
+
+/// Like [`follow`] without probes, for additional feeds of a process.
+pub fn follow_unprobed(client: &StoreClient, ranges: Vec<KeyRange>) -> Feed {
+    merge(start_watches(client, ranges), None, FeedMessage::into_event, || {})
+}
+
+fn start_watches(client: &StoreClient, ranges: Vec<KeyRange>) -> Vec<(KeyRange, StoreWatch)> {
+    ranges.into_iter().map(|range| (range.clone(), client.watch(range, None))).collect()
 }
 
 impl FeedMessage {
@@ -58,11 +79,12 @@ pub fn follow_with_progress(
     alive: impl Fn() + Send + 'static,
 ) -> mpsc::Receiver<FeedMessage> {
     let watches = ranges.into_iter().map(|range| (range.clone(), client.watch_undecoded(range))).collect();
-    merge(watches, Some, alive)
+    merge(watches, Some(client), Some, alive)
 }
 
 fn merge<T: Send + 'static>(
     watches: Vec<(KeyRange, StoreWatch)>,
+    probed: Option<&StoreClient>,
     pick: fn(FeedMessage) -> Option<T>,
     alive: impl Fn() + Send + 'static,
 ) -> mpsc::Receiver<T> {
@@ -75,6 +97,14 @@ fn merge<T: Send + 'static>(
         connections.push(watch.connection());
         signs.push(watch.signs_of_life());
         tasks.spawn(pass_on(range, watch, missing.clone(), sender.clone(), pick));
+    }
+    if let Some(client) = probed {
+        let (report, connection) = watch::channel(WatchConnection::default());
+        connections.push(connection);
+        let client = client.clone();
+        let is_api_server = client.capabilities().is_api_server;
+        let silence = if is_api_server { MAX_API_SERVER_SILENCE } else { MAX_STORE_SILENCE };
+        tasks.spawn(probe_silent_store(async move || client.probe().await, silence, signs.clone(), report));
     }
     tasks.spawn(report_outages(connections, sender.clone(), pick));
     tasks.spawn(report_life(signs, alive));
@@ -142,6 +172,41 @@ pub async fn report_life(signs: Vec<Arc<AtomicU64>>, alive: impl Fn()) {
     }
 }
 
+/// Probes the store whenever no sign of life has changed for the duration of `silence`, and reports a store that does not
+/// respond. Never returns.
+async fn probe_silent_store(
+    probe: impl AsyncFn() -> StoreResult<()>,
+    silence: Duration,
+    signs: Vec<Arc<AtomicU64>>,
+    report: watch::Sender<WatchConnection>,
+) {
+    let count_signs = || signs.iter().map(|sign| sign.load(Ordering::Relaxed)).fold(0, u64::wrapping_add);
+    let mut last = count_signs();
+    let mut failed_probes = 0;
+    loop {
+        tokio::time::sleep(if failed_probes == 0 { silence } else { PROBE_RETRY_DELAY }).await;
+        let current = count_signs();
+        if std::mem::replace(&mut last, current) != current && failed_probes == 0 {
+            continue;
+        }
+        match probe().await {
+            Ok(()) => {
+                failed_probes = 0;
+                report.send_if_modified(|connection| connection.trouble.take().is_some());
+            }
+            Err(error) => {
+                failed_probes += 1;
+                if failed_probes >= MAX_FAILED_PROBES {
+                    report.send_modify(|connection| {
+                        connection.trouble = Some(error.to_string());
+                        connection.failed_attempts += 1;
+                    });
+                }
+            }
+        }
+    }
+}
+
 async fn report_outages<T>(
     connections: Vec<watch::Receiver<WatchConnection>>,
     sender: mpsc::Sender<T>,
@@ -167,6 +232,7 @@ async fn report_outages<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_is_stuck_is_not_alive() {
@@ -192,5 +258,41 @@ mod tests {
         assert!((299..=302).contains(&before_it_is_missed), "{before_it_is_missed}");
         assert_eq!(beats_within(100, &signs[1..]).await, 0);
         assert!(beats_within(100, &signs).await >= 98, "it goes on");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_store_is_lost_within_seconds() {
+        const PROBE_TIMEOUT: Duration = Duration::from_secs(4);
+        let signs: Vec<Arc<AtomicU64>> = (0..2).map(|_| Arc::default()).collect();
+        let hangs = Arc::new(AtomicBool::new(false));
+        let probes = Arc::new(AtomicU64::new(0));
+        let (report, connection) = watch::channel(WatchConnection::default());
+        let (server, counted) = (hangs.clone(), probes.clone());
+        let probe = async move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if server.load(Ordering::Relaxed) {
+                tokio::time::sleep(PROBE_TIMEOUT).await;
+                return Err(StoreError::Datastore("no answer".into()));
+            }
+            Ok(())
+        };
+        let _probing = tokio::spawn(probe_silent_store(probe, MAX_STORE_SILENCE, signs.clone(), report));
+        let (sender, mut events) = mpsc::channel(8);
+        let _reporting = tokio::spawn(report_outages(vec![connection], sender, FeedMessage::into_event));
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            signs[1].fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(probes.load(Ordering::Relaxed), 0, "a store that sends events is not probed");
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!((9..=10).contains(&probes.load(Ordering::Relaxed)), "{probes:?}");
+        hangs.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        let lost = FeedEvent::ConnectionLost { reason: "no answer".to_owned() };
+        assert_eq!(events.recv().await, Some(lost));
+        assert!(began.elapsed() <= Duration::from_secs(14), "{:?}", began.elapsed());
+        hangs.store(false, Ordering::Relaxed);
+        assert!(matches!(events.recv().await, Some(FeedEvent::ConnectionBack { .. })));
+        assert!(began.elapsed() <= Duration::from_secs(21), "{:?}", began.elapsed());
     }
 }

@@ -285,6 +285,10 @@ impl Backend for SimulatedProcess {
         Some(self)
     }
 
+    async fn probe(&self) -> StoreResult<()> {
+        self.turn().await
+    }
+
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         if let Some(value) = self.world.inputs.get(key) {
             return Ok(StoreEntry { key: key.clone(), value: value.clone(), revision: 1.into() });

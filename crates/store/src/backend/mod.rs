@@ -40,6 +40,9 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
+    /// Fails if the datastore does not process a request within the timeout of a probe.
+    async fn probe(&self) -> StoreResult<()>;
+
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry>;
 
     /// Returns the entry, or `None` only if the datastore itself reports that it does not exist.

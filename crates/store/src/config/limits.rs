@@ -15,6 +15,8 @@ pub struct StoreLimits {
     pub keepalive_answer: Duration,
     /// Time without a message on a watch after which the client requests a progress notification.
     pub watch_silence: Duration,
+    /// Timeout for the response to a probe of a store whose watches are silent.
+    pub probe: Duration,
     /// Number of entries in the first page of a list; later pages adapt to the size of the entries.
     pub first_page: i64,
     /// Time during which lists must agree that most objects of a range are gone before a watch reports them as deleted.
@@ -38,9 +40,11 @@ impl Default for StoreLimits {
         StoreLimits {
             dial: Duration::from_secs(10),
             request: Duration::from_secs(15),
-            keepalive: Duration::from_secs(30),
-            keepalive_answer: Duration::from_secs(10),
+            // etcd closes connections that ping more often than every five seconds.
+            keepalive: Duration::from_secs(10),
+            keepalive_answer: Duration::from_secs(5),
             watch_silence: Duration::from_secs(60),
+            probe: Duration::from_secs(4),
             first_page: 500,
             absence_grace: Duration::from_secs(30),
         }

@@ -252,6 +252,10 @@ impl<S: WatchSource> WatchFeed<S> {
                     follower.stale();
                     return Ok(Err(StoreError::Datastore(reason)));
                 }
+                Ok(WatchReport::Relist) => {
+                    follower.stale();
+                    return Ok(Ok(()));
+                }
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -357,5 +361,66 @@ mod tests {
         }
         let took = back_at.elapsed();
         assert!(took <= Backoff::MAX_DELAY, "{took:?}");
+    }
+
+    /// A range whose kind the store begins to serve after the first watch.
+    struct NewKindSource {
+        lists: u64,
+    }
+
+    impl WatchSource for NewKindSource {
+        type Value = ();
+
+        async fn list(&mut self) -> StoreResult<RangeSnapshot<()>> {
+            self.lists += 1;
+            let item = WatchItem {
+                key: StoreKey::Handle { id: format!("h{}", self.lists) },
+                revision: self.lists.into(),
+                value: (),
+            };
+            Ok(RangeSnapshot { items: vec![item], revision: self.lists.into() })
+        }
+
+        async fn keys_at(&mut self, _: &Revision) -> StoreResult<Option<Vec<(StoreKey, Revision)>>> {
+            Ok(None)
+        }
+
+        async fn open(&mut self, _: &Revision) -> StoreResult<()> {
+            Ok(())
+        }
+
+        async fn next(&mut self) -> StoreResult<WatchReport<()>> {
+            match self.lists {
+                1 => Ok(WatchReport::Relist),
+                _ => std::future::pending().await,
+            }
+        }
+
+        fn read(&self, item: WatchItem<()>) -> StoreResult<StoreEntry> {
+            let value = tortie_model::StoreValue::Handle(tortie_model::ipam::AddressHandle::default());
+            Ok(StoreEntry { key: item.key, value, revision: item.revision })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_kind_is_no_outage() {
+        let options = WatchOptions {
+            after: None,
+            progress: ProgressReporting::Silent,
+            decodes: true,
+            recovered: Arc::default(),
+        };
+        let source = NewKindSource { lists: 0 };
+        let mut watch = StoreWatch::start(source, KeyRange::Handles, Duration::ZERO, options);
+        let connection = watch.connection();
+        let second = StoreKey::Handle { id: "h2".into() };
+        loop {
+            match watch.next().await {
+                Some(StoreEvent::Put(entry)) if entry.key == second => break,
+                Some(_) => {}
+                None => panic!("the watch has ended"),
+            }
+        }
+        assert_eq!(*connection.borrow(), WatchConnection::default());
     }
 }

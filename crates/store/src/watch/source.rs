@@ -18,6 +18,8 @@ pub(crate) enum WatchReport<V> {
     Updates { updates: Vec<WatchUpdate<V>>, revision: Revision },
     /// The position in history is lost: a list is required. Contains the reason.
     Stale(String),
+    /// The range has to be listed again, although nothing failed: the store has begun to serve a kind.
+    Relist,
 }
 
 /// A range of a backend. Values are decoded only when they are delivered to the consumer.

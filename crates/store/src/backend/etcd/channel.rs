@@ -53,7 +53,8 @@ pub fn dialler(
         .origin(origin)
         .http2_keep_alive_interval(limits.keepalive)
         .keep_alive_timeout(limits.keepalive_answer)
-        .keep_alive_while_idle(true)
+        // etcd closes connections that ping without an open stream. A request on a dead connection has its own timeout.
+        .keep_alive_while_idle(false)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(HTTP2_WINDOW_BYTES);
     Ok(EndpointDialler { settings, endpoint: endpoint.clone(), tls: tls.clone(), limit })

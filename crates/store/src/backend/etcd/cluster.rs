@@ -63,7 +63,23 @@ impl EtcdCluster {
         S: Fn(Channel, Request<M>) -> F,
         F: Future<Output = std::result::Result<Response<R>, Status>>,
     {
-        let deadline = Instant::now() + self.limits.request;
+        self.call_within(self.limits.request, retry, message, send).await
+    }
+
+    /// Like [`EtcdCluster::call`] with another time limit.
+    pub async fn call_within<M, R, F, S>(
+        &self,
+        limit: Duration,
+        retry: EtcdRetryPolicy,
+        message: M,
+        send: S,
+    ) -> StoreResult<R>
+    where
+        M: Clone,
+        S: Fn(Channel, Request<M>) -> F,
+        F: Future<Output = std::result::Result<Response<R>, Status>>,
+    {
+        let deadline = Instant::now() + limit;
         let first = self.current.load(Ordering::Relaxed);
         let count = self.members.len();
         let mut tried = Vec::new();

@@ -18,7 +18,7 @@ use tortie_etcd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp,
 };
 use tortie_etcd_proto::mvccpb::KeyValue;
-use tortie_model::{KeyRange, Resource, StoreKey, StoreValue};
+use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 
 #[async_trait]
 impl Backend for EtcdBackend {
@@ -37,6 +37,15 @@ impl Backend for EtcdBackend {
     fn watch(&self, range: KeyRange, options: WatchOptions) -> StoreWatch {
         let source = EtcdSource::new(self.cluster.clone(), range.clone(), options.decodes);
         StoreWatch::start(source, range, self.cluster.limits.absence_grace, options)
+    }
+
+    async fn probe(&self) -> StoreResult<()> {
+        let key = keys::path(&StoreKey::resource(Kind::ClusterInformation, "", "default"));
+        match self.cluster.probe(&key).await {
+            // The server responded; whether this user may read the key is irrelevant.
+            Ok(()) | Err(StoreError::Unauthorized(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {

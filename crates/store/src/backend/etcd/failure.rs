@@ -29,6 +29,9 @@ impl EtcdFailure {
         if let Some(error) = causes(&status).find_map(|error| error.downcast_ref::<ConnectError>()) {
             return EtcdFailure::NotSent(unreachable(endpoint, error));
         }
+        if has_timed_out(&status) {
+            return EtcdFailure::Lost(unresponsive(endpoint));
+        }
         if status.source().is_some() {
             let text = broken(endpoint, &chain(&status));
             return if was_unsent(&status) { EtcdFailure::Stale(text) } else { EtcdFailure::Lost(text) };
@@ -149,6 +152,13 @@ fn broken(endpoint: &EtcdEndpoint, reason: &str) -> String {
     )
 }
 
+fn unresponsive(endpoint: &EtcdEndpoint) -> String {
+    format!(
+        "no answer from {endpoint} to the pings of the connection: the datastore hangs, or packets to it are lost; \
+         check that the datastore is healthy"
+    )
+}
+
 fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
     format!(
         "{endpoint} does not answer in the etcd v3 protocol: {reason}; check that the endpoint is the datastore's client \
@@ -158,6 +168,11 @@ fn foreign(endpoint: &EtcdEndpoint, reason: &str) -> String {
 
 fn causes(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(status.source(), |error| (*error).source())
+}
+
+/// Returns whether the server did not answer the pings of the connection.
+fn has_timed_out(status: &Status) -> bool {
+    causes(status).filter_map(|error| error.downcast_ref::<hyper::Error>()).any(hyper::Error::is_timeout)
 }
 
 /// Returns whether hyper cancelled the request before sending it.

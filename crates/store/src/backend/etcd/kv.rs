@@ -79,6 +79,23 @@ impl EtcdCluster {
         .await
     }
 
+    /// Reads a key, which the members have to agree on, with the timeout of a probe.
+    pub async fn probe(&self, key: &str) -> StoreResult<()> {
+        let request = RangeRequest {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            count_only: true,
+            ..Default::default()
+        };
+        self.call_within(
+            self.limits.probe,
+            EtcdRetryPolicy::Always,
+            request,
+            |channel, request| async move { kv(channel).range(request).await },
+        )
+        .await?;
+        Ok(())
+    }
+
     pub async fn get(&self, key: &str) -> StoreResult<Option<KeyValue>> {
         let request = RangeRequest { key: Bytes::copy_from_slice(key.as_bytes()), ..Default::default() };
         let answer = self.range(request).await?;

@@ -37,6 +37,18 @@ impl Backend for KubernetesBackend {
         StoreWatch::start(source, range, self.api.limits.absence_grace, options)
     }
 
+    async fn probe(&self) -> StoreResult<()> {
+        let mut api = self.api.clone();
+        api.limits.request = api.limits.probe;
+        match api.check().await {
+            Err(failure @ KubernetesFailure::Unreachable { .. }) => {
+                Err(failure.into_collection_error("/version"))
+            }
+            // The server responded; whether the account may read the version is irrelevant.
+            _ => Ok(()),
+        }
+    }
+
     async fn get(&self, key: &StoreKey) -> StoreResult<StoreEntry> {
         let place = self.reader.place(key).ok_or_else(|| StoreError::missing(key))?;
         let found = self.find(key, &place).await?;

@@ -348,9 +348,7 @@ impl WatchSource for KubernetesSource {
             if waiting.is_empty() {
                 drop(waiting);
                 match due.filter(|due| *due < Instant::now() + silence) {
-                    Some(due) if self.look_again(due).await? => {
-                        return Ok(WatchReport::Stale("its kind is served now".into()));
-                    }
+                    Some(due) if self.look_again(due).await? => return Ok(WatchReport::Relist),
                     Some(_) => {}
                     // This backend does not store anything in the range.
                     None => tokio::time::sleep(silence).await,
@@ -367,7 +365,7 @@ impl WatchSource for KubernetesSource {
                 if let Some(due) = due
                     && self.look_again(due).await?
                 {
-                    return Ok(WatchReport::Stale("its kind is served now".into()));
+                    return Ok(WatchReport::Relist);
                 }
                 return Ok(WatchReport::Updates { updates: Vec::new(), revision: self.revision() });
             };

@@ -67,7 +67,7 @@ impl PositionedFollower {
             InterpretedResponse::Heard(WatchReport::Updates { updates, revision }) => {
                 Some(self.follower.updated(updates, revision))
             }
-            InterpretedResponse::Heard(WatchReport::Stale(_)) => {
+            InterpretedResponse::Heard(WatchReport::Stale(_) | WatchReport::Relist) => {
                 self.follower.stale();
                 None
             }
