@@ -146,7 +146,7 @@ pub fn find(cluster: &PolicyCluster, text: &str) -> Result<TrafficParty, Endpoin
     }
 }
 
-fn find_by_address(cluster: &PolicyCluster, address: IpAddr) -> Result<TrafficParty, EndpointError> {
+pub fn find_by_address(cluster: &PolicyCluster, address: IpAddr) -> Result<TrafficParty, EndpointError> {
     let workload = cluster.workloads().find(|endpoint| contains(&endpoint.spec.ip_networks, address));
     let host = cluster.host_endpoints().find(|endpoint| contains(&endpoint.spec.expected_ips, address));
     let node = cluster.nodes().find(|node| node_addresses(node).contains(&address));

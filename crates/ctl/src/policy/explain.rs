@@ -1,11 +1,14 @@
 //! `tortie explain`: explains why traffic between two endpoints is allowed or denied.
 
 use super::cluster::{EnforcedPlan, PolicyCluster};
-use super::endpoint_lookup::{EndpointError, PartyLocation, TrafficParty, find};
+use super::endpoint_lookup::{EndpointError, PartyLocation, TrafficParty, find, find_by_address};
 use super::proxy_request::{ExplainedRequest, ProxyRequest, RequestLine, ServiceAccountPrincipal};
 use super::report;
 use super::rule_text::PacketScene;
 use super::section::{ExplainedSection, sections};
+use super::service::{
+    ExplainedEndpoint, ExplainedService, ServiceDestination, ServiceError, ServiceLookupError, find_service,
+};
 use super::traffic::ExplainedTraffic;
 use crate::cli::{ConnectionArgs as StoreConnection, GlobalArgs};
 use crate::failure::{CommandError, CommandResult};
@@ -29,7 +32,7 @@ pub struct ExplainArgs {
     /// Source: namespace/pod, pod, host endpoint, node or address
     #[arg(long, value_name = "PLACE")]
     pub from: String,
-    /// Destination, in the same forms
+    /// Destination, in the same forms, or a service of Kubernetes
     #[arg(long, value_name = "PLACE")]
     pub to: String,
     /// Protocol and port: 80 (the same as tcp/80), udp/53, sctp/5000, icmp/8, icmpv6/128 or protocol/47
@@ -66,7 +69,8 @@ Places:
   shop/web-0             a pod, by namespace and name
   web-0                  a pod, a host endpoint or a node, if only one is called so
   hep:gateway, node:n1   a host endpoint, a node
-  10.65.0.7, fd00:65::7  the owner of this address, in the cluster or outside";
+  10.65.0.7, fd00:65::7  the owner of this address, in the cluster or outside
+  service:shop/web       a service of Kubernetes (--to), also by its address";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
@@ -84,6 +88,9 @@ pub struct PolicyExplanation {
     /// The request that the proxy of the destination decides about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<ExplainedRequest>,
+    /// The service that forwards the traffic; the sections are about one of its endpoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ExplainedService>,
     /// In the order in which the packet passes them.
     pub sections: Vec<ExplainedSection>,
     /// Assumptions made for the verdict.
@@ -106,6 +113,14 @@ pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<b
     let find =
         |flag: &str, text: &str| find(&cluster, text).map_err(|error| CommandError::context(flag, error));
     let from = find("--from", &args.from)?;
+    let service = find_service(&store, &args.to).await.map_err(|error| match error {
+        ServiceLookupError::Service(error) => CommandError::context("--to", error),
+        ServiceLookupError::Store(error) => error.into(),
+    })?;
+    if let Some(service) = service {
+        let answer = explain_service(&cluster, &from, &service, args)?;
+        return print(&answer, args, out);
+    }
     let to = find("--to", &args.to)?;
     let request = args.http.as_ref().map(|line| ProxyRequest { line, principal: args.principal.as_ref() });
     let mut proxied = None;
@@ -114,14 +129,77 @@ pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<b
         proxied = Some((request, workload.map_err(|error| CommandError::context("--http", error))?));
     }
     let answer = answer(&cluster, &from, &to, (args.port, args.from_port), proxied)?;
+    print(&answer, args, out)
+}
+
+fn print(answer: &PolicyExplanation, args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<bool> {
     match args.output {
-        ReportFormat::Text => out.write_all(report::render(&answer, args.all).as_bytes())?,
+        ReportFormat::Text => out.write_all(report::render(answer, args.all).as_bytes())?,
         ReportFormat::Json => {
-            writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+            writeln!(out, "{}", serde_json::to_string_pretty(answer)?)?;
         }
     }
     out.flush()?;
     Ok(answer.allowed)
+}
+
+/// Explains traffic to a service: it is allowed if it is allowed to every endpoint that may receive it. The sections are
+/// those of the first endpoint that denies it, or of the first one.
+fn explain_service(
+    cluster: &PolicyCluster,
+    from: &TrafficParty,
+    service: &ServiceDestination,
+    args: &ExplainArgs,
+) -> CommandResult<PolicyExplanation> {
+    let to_error = |error: ServiceError| CommandError::context("--to", error);
+    if args.http.is_some() {
+        return Err(to_error(ServiceError::NoProxy(service.name.clone())));
+    }
+    let (endpoints, notes) = service.endpoints(cluster, from, args.port).map_err(to_error)?;
+    let mut explained: Option<PolicyExplanation> = None;
+    let mut listed = Vec::new();
+    for endpoint in &endpoints {
+        let to = find_by_address(cluster, endpoint.address)?;
+        let traffic = ExplainedTraffic { port: endpoint.port, ..args.port };
+        let answer = answer(cluster, from, &to, (traffic, args.from_port), None)?;
+        listed.push(ExplainedEndpoint {
+            name: to.name.clone(),
+            address: endpoint.address,
+            node: to.node().map(str::to_owned),
+            traffic: traffic.to_string(),
+            allowed: answer.allowed,
+        });
+        if explained.as_ref().is_none_or(|known| known.allowed && !answer.allowed) {
+            explained = Some(answer);
+        }
+    }
+    let explained_endpoint = explained.as_ref().map(|answer| answer.to.name.clone());
+    let source = from.addresses.iter().find(|address| address.is_ipv4() == service.address.is_ipv4());
+    let mut answer = explained.unwrap_or(PolicyExplanation {
+        allowed: false,
+        from: ExplainedEnd {
+            name: from.name.clone(),
+            address: source.copied().unwrap_or(service.address),
+            node: from.node().map(str::to_owned),
+        },
+        to: ExplainedEnd { name: String::new(), address: service.address, node: None },
+        traffic: String::new(),
+        request: None,
+        service: None,
+        sections: Vec::new(),
+        notes: Vec::new(),
+    });
+    answer.traffic = args.port.to_string();
+    answer.to =
+        ExplainedEnd { name: format!("service {}", service.name), address: service.address, node: None };
+    answer.notes.extend(notes);
+    answer.service = Some(ExplainedService {
+        name: service.name.clone(),
+        session_affinity: service.has_session_affinity(),
+        endpoints: listed,
+        explained: explained_endpoint,
+    });
+    Ok(answer)
 }
 
 fn answer(
@@ -165,6 +243,7 @@ fn answer(
         to: end(to, destination),
         traffic: traffic.to_string(),
         request: proxied.map(|(request, _)| request.explained()),
+        service: None,
         sections,
         notes,
     })

@@ -15,6 +15,7 @@ mod proxy_request;
 mod report;
 mod rule_text;
 mod section;
+mod service;
 mod traffic;
 
 pub(crate) use cluster::{EnforcedPlan, PolicyCluster};

@@ -3,6 +3,7 @@
 use super::explain::{ExplainedEnd, PolicyExplanation};
 use super::proxy_request::ExplainedRequest;
 use super::section::{EvaluatedRule, ExplainedSection};
+use super::service::{ExplainedEndpoint, ExplainedService};
 use std::fmt::Write;
 
 /// Renders the explanation. Unless `all`, only Allow rules that fail on a single criterion are listed; other
@@ -18,6 +19,10 @@ pub fn render(answer: &PolicyExplanation, all: bool) -> String {
         }
     }
     let _ = writeln!(text, "{verdict}: {traffic} from {} to {}", end(&answer.from), end(&answer.to));
+    if let Some(service) = &answer.service {
+        text.push('\n');
+        render_service(&mut text, service);
+    }
     for section in &answer.sections {
         text.push('\n');
         render_section(&mut text, section, all);
@@ -39,12 +44,32 @@ pub fn render(answer: &PolicyExplanation, all: bool) -> String {
     text
 }
 
+fn render_service(text: &mut String, service: &ExplainedService) {
+    let affinity = if service.session_affinity {
+        "; all connections of one client address go to the same one (sessionAffinity)"
+    } else {
+        ""
+    };
+    let _ =
+        writeln!(text, "service {}: ready endpoints: {}{affinity}", service.name, service.endpoints.len());
+    for endpoint in &service.endpoints {
+        let ExplainedEndpoint { name, address, node, traffic, allowed } = endpoint;
+        let end = ExplainedEnd { name: name.clone(), address: *address, node: node.clone() };
+        let verdict = if *allowed { "allowed" } else { "denied" };
+        let _ = writeln!(text, "  {}, {traffic}: {verdict}", self::end(&end));
+    }
+    if let Some(explained) = service.explained.as_ref().filter(|_| service.endpoints.len() > 1) {
+        let _ = writeln!(text, "The following is about {explained}.");
+    }
+}
+
 fn end(end: &ExplainedEnd) -> String {
     let ExplainedEnd { name, address, node } = end;
     match node {
         Some(node) if node == name => format!("{name} ({address})"),
         Some(node) => format!("{name} ({address} on {node})"),
-        None => format!("{address} (outside)"),
+        None if *name == address.to_string() => format!("{address} (outside)"),
+        None => format!("{name} ({address})"),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::service::ip_version;
 use crate::scalar::Protocol;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Label with the name of the service that a slice belongs to.
@@ -23,6 +23,9 @@ pub struct EndpointSlice {
     /// The nodes with at least one ready endpoint; an empty name represents endpoints without a node.
     #[serde(default)]
     pub ready_on: Vec<String>,
+    /// The addresses without a ready endpoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unready: Vec<IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,11 +81,16 @@ impl EndpointSlice {
         ports.sort_unstable();
         ports.dedup();
         let ready = endpoints.iter().filter(|endpoint| endpoint.conditions.ready != Some(false));
+        let ready_texts = ready.clone().flat_map(|endpoint| &endpoint.addresses);
+        let ready_addresses: BTreeSet<IpAddr> = ready_texts.filter_map(|text| text.parse().ok()).collect();
+        let unready =
+            addresses.iter().copied().filter(|address| !ready_addresses.contains(address)).collect();
         let mut ready_on: Vec<String> =
             ready.map(|endpoint| endpoint.node_name.clone().unwrap_or_default()).collect();
         ready_on.sort_unstable();
         ready_on.dedup();
-        Some(EndpointSlice { service, addresses, ports, ip_version: ip_version(&raw.address_type), ready_on })
+        let ip_version = ip_version(&raw.address_type);
+        Some(EndpointSlice { service, addresses, ports, ip_version, ready_on, unready })
     }
 }
 
@@ -113,11 +121,12 @@ mod tests {
             "endpoints": [
                 {"addresses": ["10.0.0.2"], "conditions": {"ready": false}, "nodeName": "n1"},
                 {"addresses": ["10.0.0.1", "10.0.0.2"], "nodeName": "n2"}, {"addresses": ["10.0.0.1"]},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": false}, "nodeName": "n3"},
             ],
             "ports": [{"name": "web", "port": 80}, {"protocol": "UDP", "port": 53}, {"protocol": "TCP"}],
         });
-        let expected = json!({"service": "s", "addresses": ["10.0.0.1", "10.0.0.2"],
-            "ports": [{"protocol": 6, "port": 80}, {"protocol": 17, "port": 53}], "ip_version": 4,
+        let expected = json!({"service": "s", "addresses": ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+            "unready": ["10.0.0.3"], "ports": [{"protocol": 6, "port": 80}, {"protocol": 17, "port": 53}], "ip_version": 4,
             "ready_on": ["", "n2"]});
         assert_eq!(read(json!({SERVICE_LABEL: "s", "a": "b"}), slice.clone()), Some(expected));
         assert_eq!(read(json!({"a": "b"}), slice), None);

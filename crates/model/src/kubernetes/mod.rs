@@ -13,7 +13,7 @@ mod service;
 pub use cluster_network_policy::{ClusterNetworkPolicySpec, global_network_policy};
 pub use endpoint_slice::{EndpointSlice, RawEndpointSlice, SERVICE_LABEL, ServicePort};
 pub(crate) use ports::RuleDirection;
-pub use service::{ExternalTraffic, KubernetesService, RawService, ServiceType};
+pub use service::{ExternalTraffic, ForwardedPort, KubernetesService, RawService, ServiceType, TargetPort};
 
 /// Name prefix of policies derived from Kubernetes NetworkPolicies.
 pub const NETWORK_POLICY_PREFIX: &str = "knp.default.";

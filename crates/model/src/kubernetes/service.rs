@@ -1,5 +1,6 @@
 //! Services: their addresses, and the fields that decide which addresses nodes may advertise.
 
+use crate::scalar::Protocol;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,8 +25,29 @@ pub struct KubernetesService {
     /// 4, 6 or both; the first is preferred.
     pub ip_versions: Vec<u8>,
     pub load_balancer_class: Option<String>,
+    pub ports: Vec<ForwardedPort>,
+    /// Whether connections of one client go to the same endpoint (`sessionAffinity: ClientIP`).
+    pub has_session_affinity: bool,
+    /// Whether traffic from pods goes only to endpoints on their node (`internalTrafficPolicy: Local`).
+    pub is_internally_local: bool,
     /// Only annotations with Calico's prefix.
     pub annotations: BTreeMap<String, String>,
+}
+
+/// A port of a service and the port of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardedPort {
+    pub protocol: u8,
+    pub port: u16,
+    pub target: TargetPort,
+}
+
+/// A port of a pod by number or by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TargetPort {
+    Number(u16),
+    Name(String),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +95,30 @@ struct RawServiceSpec {
     load_balancer_class: Option<String>,
     external_traffic_policy: String,
     ip_families: Option<Vec<String>>,
+    ports: Option<Vec<RawServicePort>>,
+    session_affinity: String,
+    internal_traffic_policy: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawServicePort {
+    protocol: String,
+    port: u16,
+    target_port: Option<TargetPort>,
+}
+
+impl RawServicePort {
+    /// Converts a port; returns `None` for an unknown protocol.
+    fn read(&self) -> Option<ForwardedPort> {
+        let protocol = if self.protocol.is_empty() { "TCP" } else { &self.protocol };
+        let target = match &self.target_port {
+            // kube-apiserver sets the target port; 0 and absence mean the port of the service.
+            None | Some(TargetPort::Number(0)) => TargetPort::Number(self.port),
+            Some(target) => target.clone(),
+        };
+        Some(ForwardedPort { protocol: Protocol::from(protocol).number()?, port: self.port, target })
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -118,6 +164,9 @@ impl KubernetesService {
             ingress_ips: ingress.filter_map(|ingress| ingress.ip.parse().ok()).collect(),
             ip_versions: spec.ip_families.iter().flatten().filter_map(|family| ip_version(family)).collect(),
             load_balancer_class: spec.load_balancer_class.clone(),
+            ports: spec.ports.iter().flatten().filter_map(RawServicePort::read).collect(),
+            has_session_affinity: spec.session_affinity == "ClientIP",
+            is_internally_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
             annotations: annotations
                 .iter()
                 .filter(|(name, _)| name.starts_with(CALICO_ANNOTATION_PREFIX))
@@ -187,6 +236,26 @@ mod tests {
         assert_eq!(service.load_balancer_ip, Some("198.51.100.7".parse().unwrap()));
         assert_eq!(service.ip_versions, [4, 6]);
         assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
+        let written = serde_json::to_string(&service).unwrap();
+        assert_eq!(serde_json::from_str::<KubernetesService>(&written).unwrap(), service);
+    }
+
+    #[test]
+    fn ports_and_local_policies_are_read() {
+        let service = read(
+            json!({"spec": {"sessionAffinity": "ClientIP", "internalTrafficPolicy": "Local", "ports": [
+            {"port": 80, "targetPort": "http"}, {"protocol": "UDP", "port": 53, "targetPort": 5353}, {"port": 443}]}}),
+        );
+        assert!(service.has_session_affinity && service.is_internally_local);
+        let port = |protocol, port, target| ForwardedPort { protocol, port, target };
+        assert_eq!(
+            service.ports,
+            [
+                port(6, 80, TargetPort::Name("http".into())),
+                port(17, 53, TargetPort::Number(5353)),
+                port(6, 443, TargetPort::Number(443))
+            ]
+        );
         let written = serde_json::to_string(&service).unwrap();
         assert_eq!(serde_json::from_str::<KubernetesService>(&written).unwrap(), service);
     }
