@@ -222,14 +222,8 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             state.set_warning(PROXIED_COMPONENT, Some(text).filter(|text| !text.is_empty()));
         }
         DataplaneReport::Overruled(failures) => {
-            let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            if !text.is_empty() {
-                tracing::warn!(
-                    reason = text,
-                    "chains of other programs may drop packets although policy allows them"
-                );
-            }
-            state.set_warning(OVERRULED_COMPONENT, Some(text).filter(|text| !text.is_empty()));
+            let warnings = failures.iter().map(overruled_warning);
+            state.set_network_warnings(OVERRULED_COMPONENT, warnings.collect());
         }
         DataplaneReport::PublicKeys(keys) => state.set_public_keys(keys),
         DataplaneReport::Announced(ids) => state.set_announced(ids),
@@ -296,6 +290,16 @@ fn tunnel_warning(failure: &KernelFailure, parameters: &NodeParameters) -> Netwo
         object: mode.map_or_else(|| failure.object.to_string(), str::to_owned),
         reason: format!("configured but not in force: {failure}"),
         advice: advice.to_owned(),
+    }
+}
+
+fn overruled_warning(failure: &KernelFailure) -> NetworkWarning {
+    const ADVICE: &str = "accept packets of workloads in that chain, or give it a priority from 0 to 49 at the hook \
+                          forward and let other programs change its table";
+    NetworkWarning {
+        object: failure.object.to_string(),
+        reason: format!("packets may be dropped although policy allows them: {}", failure.reason),
+        advice: ADVICE.to_owned(),
     }
 }
 

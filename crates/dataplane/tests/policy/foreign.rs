@@ -245,3 +245,55 @@ async fn a_table_that_belongs_to_somebody_is_reported() {
     owner.kill().unwrap();
     owner.wait().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_chains_are_reported_at_any_priority() {
+    let (node, _one, _two) = two_pods().await;
+    node.nft(
+        "table inet early { chain forward { type filter hook forward priority -200; policy drop; }; }
+         table ip late { chain forward { type filter hook forward priority 100; ip daddr 10.65.0.0/16 drop; }; }
+         table ip6 raw { chain pre { type filter hook prerouting priority -300; counter drop; }; }
+         table ip nowhere { chain post { type filter hook postrouting priority 300; counter drop; }; }
+         table inet chosen { set hosts { type ipv4_addr; }
+             chain forward { type filter hook forward priority -200; ip saddr @hosts drop; ct state invalid drop; }
+             chain pre { type filter hook prerouting priority -300; iifname \"eth9\" drop; }
+             chain output { type filter hook output priority -300; policy drop; }; }
+         table inet accepted { chain forward { type filter hook forward priority 0; policy drop; }; }",
+    );
+    let (dataplane, mut reports) = start(&node).await;
+    dataplane.replace(plan()).await.unwrap();
+    let mut expected = [
+        ("chain forward of table inet early", "its policy is drop (hook forward, priority -200)"),
+        ("chain forward of table ip late", "its rule 1 drops packets (hook forward, priority 100)"),
+        ("chain post of table ip nowhere", "its rule 1 drops packets (hook postrouting, priority 300)"),
+        ("chain pre of table ip6 raw", "its rule 1 drops packets (hook prerouting, priority -300)"),
+    ]
+    .map(|(chain, reason)| format!("{chain}: {reason}"))
+    .to_vec();
+    expect_overruled(&mut reports, &expected).await;
+    // A chain that no longer drops is no longer reported.
+    node.nft("delete table ip late");
+    expected.remove(1);
+    expect_overruled(&mut reports, &expected).await;
+}
+
+/// Timeout for a report, long for a busy machine.
+const REPORT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Waits until exactly these chains are reported.
+async fn expect_overruled(reports: &mut ReportReceiver, expected: &[String]) {
+    loop {
+        let report = tokio::time::timeout(REPORT_TIMEOUT, reports.next()).await;
+        match report.unwrap_or_else(|_| panic!("{expected:?} was not reported")) {
+            Some(DataplaneReport::Overruled(failures)) => {
+                let mut texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+                texts.sort();
+                if texts == expected {
+                    return;
+                }
+            }
+            Some(_) => {}
+            None => panic!("the dataplane has ended"),
+        }
+    }
+}

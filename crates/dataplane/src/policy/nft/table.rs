@@ -4,6 +4,7 @@ use super::rule::{NftFamily, NftField, NftRule};
 use crate::error::DataplaneError;
 use crate::failure::KernelObject;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 
 /// Hook of a base chain.
@@ -51,6 +52,18 @@ pub enum HookPoint {
     /// Hooks of a table of the ARP family.
     ArpInput,
     ArpOutput,
+}
+
+impl fmt::Display for HookPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HookPoint::Prerouting => "prerouting",
+            HookPoint::Input | HookPoint::ArpInput => "input",
+            HookPoint::Forward => "forward",
+            HookPoint::Output | HookPoint::ArpOutput => "output",
+            HookPoint::Postrouting => "postrouting",
+        })
+    }
 }
 
 /// The families in which we have a table, each named `tortie`.

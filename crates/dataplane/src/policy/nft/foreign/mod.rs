@@ -54,6 +54,8 @@ pub struct ForeignChains {
     stale: bool,
     not_before: Duration,
     failures: Vec<KernelFailure>,
+    /// Chains that may drop forwarded packets where our rule cannot help.
+    overruling: Vec<KernelFailure>,
 }
 
 impl ForeignChains {
@@ -65,6 +67,7 @@ impl ForeignChains {
             stale: true,
             not_before: Duration::ZERO,
             failures: Vec::new(),
+            overruling: Vec::new(),
         })
     }
 
@@ -78,9 +81,10 @@ impl ForeignChains {
         self.stale = true;
     }
 
-    /// Returns the chains in which our rule is missing: packets that policy allows may be dropped there.
+    /// Returns the chains that may drop packets which policy allows: our rule could not be written, or does not apply
+    /// there.
     pub fn failures(&self) -> Vec<KernelFailure> {
-        self.failures.iter().chain(self.legacy.failures()).cloned().collect()
+        self.failures.iter().chain(&self.overruling).chain(self.legacy.failures()).cloned().collect()
     }
 
     /// Ensures that our rule exists exactly in the chains where packets carry the mark.
@@ -92,9 +96,9 @@ impl ForeignChains {
         }
         if self.stale && now >= self.not_before {
             (self.stale, self.not_before) = (false, now + MIN_READ_INTERVAL);
-            self.failures = match self.write_rules().await {
+            (self.failures, self.overruling) = match self.write_rules().await {
                 Ok(failures) => failures,
-                Err(error) => vec![error.into()],
+                Err(error) => (vec![error.into()], Vec::new()),
             };
             if !self.failures.is_empty() {
                 (self.stale, self.not_before) = (true, now + CHAIN_RETRY_DELAY);
@@ -103,11 +107,15 @@ impl ForeignChains {
         self.legacy.converge(&self.allowed, now).await;
     }
 
-    async fn write_rules(&self) -> DataplaneResult<Vec<KernelFailure>> {
-        let mut failures = Vec::new();
+    /// Writes our rule. Returns the chains that rejected it, and those that drop packets at other places.
+    async fn write_rules(&self) -> DataplaneResult<(Vec<KernelFailure>, Vec<KernelFailure>)> {
+        let (mut failures, mut overruling) = (Vec::new(), Vec::new());
         let bits = bits(&self.allowed);
         let chains = observed::base_chains(&self.connection).await;
         for chain in chains.map_err(|error| DataplaneError::kernel("chains of others", &error))? {
+            if let Some(reason) = chain.overrules(&self.allowed) {
+                overruling.push(DataplaneError::Kernel { object: chain.object(), reason }.into());
+            }
             let edits = diff::edits(&chain.kinds(bits), chain.drops, chain.is_behind(&self.allowed));
             if edits.is_empty() {
                 continue;
@@ -117,7 +125,7 @@ impl ForeignChains {
                 Err(error) => failures.push(DataplaneError::kernel(chain.object(), &error).into()),
             }
         }
-        Ok(failures)
+        Ok((failures, overruling))
     }
 }
 

@@ -29,7 +29,20 @@ pub struct ForeignRule {
     pub comment: Option<String>,
     /// The chain that it jumps to.
     pub target: Option<String>,
+    /// Which packets it drops.
+    drops: DroppedPackets,
     fingerprint: u64,
+}
+
+/// The packets that a rule drops or rejects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DroppedPackets {
+    None,
+    /// Packets that match a set, a state or a limit. Such rules block selected hosts or packets.
+    Selected,
+    /// Packets of an address, an interface or a port.
+    Matching,
+    All,
 }
 
 impl BaseChain {
@@ -52,6 +65,29 @@ impl BaseChain {
         allowed.iter().any(|place| place.point == self.point && place.priorities.contains(&self.priority))
     }
 
+    /// Returns why the chain may drop forwarded packets that policy allows, although our rule is not in it.
+    pub fn overrules(&self, allowed: &[MarkedHook]) -> Option<String> {
+        // With other settings, foreign chains decide about all packets.
+        let is_forwarding_marked = allowed.iter().any(|place| place.point == HookPoint::Forward);
+        let is_on_path =
+            [HookPoint::Prerouting, HookPoint::Forward, HookPoint::Postrouting].contains(&self.point);
+        if !is_forwarding_marked || !is_on_path || self.is_behind(allowed) {
+            return None;
+        }
+        let cause = if self.drops {
+            "its policy is drop".to_owned()
+        } else {
+            let is_dropping = |rule: &ForeignRule| match rule.drops {
+                DroppedPackets::All => true,
+                DroppedPackets::Matching => self.point == HookPoint::Forward,
+                DroppedPackets::Selected | DroppedPackets::None => false,
+            };
+            let index = self.rules.iter().position(is_dropping)?;
+            format!("its rule {} drops packets", index + 1)
+        };
+        Some(format!("{cause} (hook {}, priority {})", self.point, self.priority))
+    }
+
     pub fn kinds(&self, bits: u32) -> Vec<ForeignRuleKind> {
         let ours = accepting(bits).fingerprint();
         self.rules.iter().map(|rule| rule.kind(ours)).collect()
@@ -70,6 +106,7 @@ impl ForeignRule {
             handle: rule.handle,
             comment: comment(&rule.expression_bytes).or_else(|| rule.comment_text.clone()),
             target: target(&rule.expression_bytes),
+            drops: dropped_packets(&rule.expression_bytes),
             fingerprint: fingerprint(userdata),
         }
     }
@@ -139,12 +176,39 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn target(rule: &[u8]) -> Option<String> {
-    let verdicts = expressions(rule).filter(|(name, _)| *name == b"immediate").filter_map(|(_, data)| {
-        let data = attributes::find(data, wire::NFTA_IMMEDIATE_DATA)?;
-        let verdict = attributes::find(data, wire::NFTA_DATA_VERDICT)?;
-        attributes::find(verdict, wire::NFTA_VERDICT_CHAIN).map(text)
-    });
-    verdicts.last()
+    let chains = expressions(rule)
+        .filter(|(name, _)| *name == b"immediate")
+        .filter_map(|(_, data)| attributes::find(verdict(data)?, wire::NFTA_VERDICT_CHAIN).map(text));
+    chains.last()
+}
+
+/// Returns the verdict of an `immediate` expression.
+fn verdict(immediate: &[u8]) -> Option<&[u8]> {
+    let data = attributes::find(immediate, wire::NFTA_IMMEDIATE_DATA)?;
+    attributes::find(data, wire::NFTA_DATA_VERDICT)
+}
+
+fn dropped_packets(rule: &[u8]) -> DroppedPackets {
+    const DROP: [u8; 4] = [0; 4];
+    let mut condition = DroppedPackets::All;
+    let mut is_dropping = false;
+    for (name, data) in expressions(rule) {
+        match name {
+            b"counter" | b"log" => {}
+            b"reject" => is_dropping = true,
+            b"immediate" => {
+                let code =
+                    verdict(data).and_then(|verdict| attributes::find(verdict, wire::NFTA_VERDICT_CODE));
+                is_dropping |= code == Some(&DROP[..]);
+            }
+            b"meta" | b"payload" | b"cmp" | b"bitwise" if condition == DroppedPackets::All => {
+                condition = DroppedPackets::Matching;
+            }
+            b"meta" | b"payload" | b"cmp" | b"bitwise" => {}
+            _ => condition = DroppedPackets::Selected,
+        }
+    }
+    if is_dropping { condition } else { DroppedPackets::None }
 }
 
 /// Returns the sets and maps that a rule refers to.
