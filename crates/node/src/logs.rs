@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tortie_compute::{LogSeverity, NodeParameters};
+use tortie_plan::bgp::BgpLogSeverity;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Severity of the output to standard error.
     pub screen: LogSeverity,
+    /// Severity of lines about BGP on standard error, if it differs from that of the others.
+    pub bgp: Option<LogSeverity>,
     pub file: Option<LogFileSettings>,
     pub syslog: Option<LogSeverity>,
     /// `logDebugFilenameRegex`: debug lines are logged only from source files that match. Empty means all.
@@ -43,7 +46,9 @@ pub trait LogControl: Send + Sync {
 impl LogSettings {
     /// Derives the log settings. systemd or the container runtime collects standard error, so the log goes to a file
     /// or to syslog only if that is configured. Setting the path or the severity enables the file.
-    pub fn from_parameters(parameters: &NodeParameters) -> LogSettings {
+    ///
+    /// `Info` for BGP is the default of BGPConfiguration and means the severity of the node.
+    pub fn from_parameters(parameters: &NodeParameters, bgp: BgpLogSeverity) -> LogSettings {
         let path = &parameters.log_file_path;
         let severity = &parameters.log_severity_file;
         let is_enabled =
@@ -52,6 +57,12 @@ impl LogSettings {
         let syslog = parameters.log_severity_sys.get().copied();
         LogSettings {
             screen: parameters.log_severity_screen,
+            bgp: match bgp {
+                BgpLogSeverity::Debug => Some(LogSeverity::Debug),
+                BgpLogSeverity::Info => None,
+                BgpLogSeverity::Warning => Some(LogSeverity::Warning),
+                BgpLogSeverity::Error => Some(LogSeverity::Error),
+            },
             file: is_enabled.then_some(file),
             syslog: syslog.filter(|severity| *severity != LogSeverity::Off),
             debug_files: parameters.log_debug_filename_regex.clone(),
@@ -69,7 +80,10 @@ mod tests {
     fn settings(variables: &[(&str, &str)]) -> LogSettings {
         let variables = variables.iter().map(|(name, value)| (format!("FELIX_{name}"), (*value).to_owned()));
         let environment = ParameterEnvironment::new(variables, []);
-        LogSettings::from_parameters(&NodeParameters::resolve("n1", &BTreeMap::new(), [], &environment))
+        LogSettings::from_parameters(
+            &NodeParameters::resolve("n1", &BTreeMap::new(), [], &environment),
+            BgpLogSeverity::Info,
+        )
     }
 
     #[test]

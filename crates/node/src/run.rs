@@ -532,9 +532,11 @@ fn start_observers(
 async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
     state.metrics.set_log_counters(logs.counters());
     let mut parameters = state.parameters();
+    let mut bgp = state.bgp_log_severity();
     let mut known = Vec::new();
     loop {
-        let settings = LogSettings::from_parameters(&parameters.borrow_and_update());
+        let bgp_severity = *bgp.borrow_and_update();
+        let settings = LogSettings::from_parameters(&parameters.borrow_and_update(), bgp_severity);
         let problems = logs.apply(&settings);
         for problem in problems.iter().filter(|problem| !known.contains(*problem)) {
             tracing::warn!(problem, "cannot apply the log settings");
@@ -544,6 +546,7 @@ async fn follow_log_settings(state: Arc<NodeState>, logs: Arc<dyn LogControl>) {
         // Retry settings that failed: a disk may become available again, and syslog may start after the node.
         tokio::select! {
             changed = parameters.changed() => if changed.is_err() { return },
+            changed = bgp.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOG_SETTINGS_RETRY_DELAY), if !known.is_empty() => {}
         }
     }

@@ -14,6 +14,7 @@ use tortie_compute::NodeParameters;
 use tortie_dataplane::MtuChoice;
 use tortie_http::liveness::Liveness;
 use tortie_model::kinds::NetworkWarning;
+use tortie_plan::bgp::BgpLogSeverity;
 use tortie_plan::{PlanUpdate, PlannedWorkload, TunnelKind, WorkloadId};
 
 #[derive(Debug)]
@@ -31,6 +32,7 @@ pub struct NodeState {
     unreachable: watch::Sender<BTreeSet<IpAddr>>,
     announced: watch::Sender<BTreeSet<WorkloadId>>,
     network_warnings: watch::Sender<BTreeMap<&'static str, Vec<NetworkWarning>>>,
+    bgp_log_severity: watch::Sender<BgpLogSeverity>,
     workloads_changed: Notify,
     endpoint_lost: AtomicBool,
     running_bgp_changed: Notify,
@@ -70,6 +72,7 @@ impl NodeState {
             unreachable: watch::channel(BTreeSet::new()).0,
             announced: watch::channel(BTreeSet::new()).0,
             network_warnings: watch::channel(BTreeMap::new()).0,
+            bgp_log_severity: watch::channel(BgpLogSeverity::default()).0,
             workloads_changed: Notify::new(),
             endpoint_lost: AtomicBool::new(false),
             running_bgp_changed: Notify::new(),
@@ -99,6 +102,15 @@ impl NodeState {
             let warnings = parameters.warnings();
             self.set_warning("settings", (!warnings.is_empty()).then(|| warnings.join("; ")));
         }
+    }
+
+    /// Returns a receiver of the severity of log lines about BGP.
+    pub fn bgp_log_severity(&self) -> watch::Receiver<BgpLogSeverity> {
+        self.bgp_log_severity.subscribe()
+    }
+
+    pub fn set_bgp_log_severity(&self, severity: BgpLogSeverity) {
+        self.bgp_log_severity.send_if_modified(|known| std::mem::replace(known, severity) != severity);
     }
 
     /// Returns the configured liveness timeouts by component.

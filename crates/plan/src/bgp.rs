@@ -28,6 +28,18 @@ pub struct BgpConfig {
     pub install: BgpInstall,
     /// Interfaces whose addresses BIRD ignores; `*` in a name matches any text.
     pub ignored_interfaces: Vec<String>,
+    pub log_severity: BgpLogSeverity,
+}
+
+/// Least severity of log lines about BGP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BgpLogSeverity {
+    Debug,
+    /// The default of Calico: the severity of the node.
+    #[default]
+    Info,
+    Warning,
+    Error,
 }
 
 impl BgpSession {

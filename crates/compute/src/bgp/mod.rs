@@ -256,6 +256,7 @@ impl BgpResolver {
             ),
             install: export::install(&settings, &self.pools, own.bgp_v4_subnet),
             ignored_interfaces: settings.ignored_interfaces,
+            log_severity: settings.log_severity,
         }
     }
 }

@@ -7,7 +7,7 @@ use tortie_model::kinds::{
     ServiceLoadBalancerAggregation,
 };
 use tortie_model::scalar::GoDuration;
-use tortie_plan::bgp::{BgpCommunity, PasswordReference};
+use tortie_plan::bgp::{BgpCommunity, BgpLogSeverity, PasswordReference};
 
 const DEFAULT_AS_NUMBER: u32 = 64512;
 const DEFAULT_LISTEN_PORT: u16 = 179;
@@ -30,6 +30,7 @@ pub(super) struct BgpSettings {
     pub priority_v6: u32,
     pub programs: ProgrammedRoutes,
     pub ignored_interfaces: Vec<String>,
+    pub log_severity: BgpLogSeverity,
 }
 
 /// The service addresses that may be advertised.
@@ -82,6 +83,7 @@ impl BgpSettings {
             priority_v6: route_priority(spec.ipv6_normal_route_priority),
             programs: ProgrammedRoutes::new(&spec.program_cluster_routes),
             ignored_interfaces: spec.ignored_interfaces.clone(),
+            log_severity: node.and_then(log_severity).or_else(|| log_severity(all)).unwrap_or_default(),
         }
     }
 
@@ -93,6 +95,16 @@ impl BgpSettings {
 
 fn listen_port(configuration: &BGPConfiguration) -> Option<u16> {
     Some(configuration.spec.listen_port).filter(|port| *port != 0)
+}
+
+fn log_severity(configuration: &BGPConfiguration) -> Option<BgpLogSeverity> {
+    match configuration.spec.log_severity_screen.to_ascii_lowercase().as_str() {
+        "" => None,
+        "trace" | "debug" => Some(BgpLogSeverity::Debug),
+        "warning" => Some(BgpLogSeverity::Warning),
+        "error" | "fatal" => Some(BgpLogSeverity::Error),
+        _ => Some(BgpLogSeverity::Info),
+    }
 }
 
 fn route_priority(setting: Option<i64>) -> u32 {

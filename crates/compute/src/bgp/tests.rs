@@ -2,7 +2,9 @@ use super::*;
 use serde_json::{Value as Json, json};
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_model::ipam::BlockAffinity;
-use tortie_plan::bgp::{AdvertisedNextHop, BgpCommunity, BgpSessionKind, FilterPrefixOperator};
+use tortie_plan::bgp::{
+    AdvertisedNextHop, BgpCommunity, BgpLogSeverity, BgpSessionKind, FilterPrefixOperator,
+};
 
 fn resource(kind: Kind, name: &str, spec: Json) -> (StoreKey, StoreValue) {
     let key = StoreKey::resource(kind, "", name);
@@ -180,6 +182,22 @@ fn peerings_by_address_are_reversed_unless_manual() {
     // A peer that is not a node listens on the default port.
     peer(&mut answering, "tor", json!({"peerIP": "192.0.2.1", "asNumber": 65100}));
     assert_eq!(answering.flush().unwrap().sessions["Global_192_0_2_1"].port, 179);
+}
+
+#[test]
+fn the_log_severity_of_the_node_wins() {
+    let mut resolver = resolver(&[node("a", 1, json!({}))]);
+    let mut last = BgpLogSeverity::default();
+    let mut severity = |name: &str, severity: &str| {
+        put(&mut resolver, Kind::BGPConfiguration, name, json!({"logSeverityScreen": severity}));
+        // Nothing is planned if nothing changed.
+        last = resolver.flush().map_or(last, |bgp| bgp.log_severity);
+        last
+    };
+    assert_eq!(severity("default", "Trace"), BgpLogSeverity::Debug);
+    assert_eq!(severity("node.a", "Fatal"), BgpLogSeverity::Error);
+    assert_eq!(severity("node.b", "Debug"), BgpLogSeverity::Error);
+    assert_eq!(severity("node.a", "Info"), BgpLogSeverity::Info);
 }
 
 #[test]

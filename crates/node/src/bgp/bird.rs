@@ -108,6 +108,7 @@ impl BirdTask {
     /// Makes BIRD follow the plan and the secrets. The error is the reason why this is not possible.
     async fn reconcile(&mut self) -> Result<(), BgpBackendError> {
         let Some(bgp) = self.bgp.clone() else { return Ok(()) };
+        self.state.set_bgp_log_severity(bgp.log_severity);
         if has_passwords(&bgp) || self.rendered.is_none() {
             self.rendered = render(&bgp, |secret| self.secrets.read(secret));
         }

@@ -229,6 +229,7 @@ impl BgpTask {
     /// Makes the speaker follow the plan and the secrets.
     async fn reconcile(&mut self) {
         let Some(bgp) = self.bgp.clone() else { return };
+        self.state.set_bgp_log_severity(bgp.log_severity);
         if self.needs_configuring {
             let configured = match config::speaker(&bgp, self.limits, &self.secrets) {
                 None => Err(BgpBackendError::NoRouterId),

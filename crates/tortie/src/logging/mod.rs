@@ -58,14 +58,14 @@ impl DaemonLogging {
         let follows = given.is_none();
         let initial_filter: LogFilter = match given {
             Some(given) => Box::new(given),
-            None => build_filter(severity, None),
+            None => build_filter(severity, None, None),
         };
         let counters = Arc::new(LogCounters::default());
         let file_sink = LogSink::new(counters.clone());
         let syslog_sink = LogSink::new(counters.clone());
         let (screen_filter, screen) = reload::Layer::new(initial_filter);
-        let (file_filter, file) = reload::Layer::new(build_filter(LogSeverity::Off, None));
-        let (syslog_filter, syslog) = reload::Layer::new(build_filter(LogSeverity::Off, None));
+        let (file_filter, file) = reload::Layer::new(build_filter(LogSeverity::Off, None, None));
+        let (syslog_filter, syslog) = reload::Layer::new(build_filter(LogSeverity::Off, None, None));
         let colours = io::stderr().is_terminal();
         let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![
             // Write errors are counted by the writer. By default the layer prints them with a macro that panics if
@@ -159,13 +159,13 @@ impl LogControl for DaemonLogging {
             },
         }
         let of_file = settings.file.as_ref().map_or(LogSeverity::Off, |file| file.severity);
-        for (handle, severity) in [
-            (self.screen.as_ref(), settings.screen),
-            (Some(&self.file), of_file),
-            (Some(&self.syslog), settings.syslog.unwrap_or(LogSeverity::Off)),
+        for (handle, severity, bgp) in [
+            (self.screen.as_ref(), settings.screen, settings.bgp),
+            (Some(&self.file), of_file, None),
+            (Some(&self.syslog), settings.syslog.unwrap_or(LogSeverity::Off), None),
         ] {
             // Fails only if the subscriber is gone.
-            let _ = handle.map(|handle| handle.reload(build_filter(severity, open.debug_files.clone())));
+            let _ = handle.map(|handle| handle.reload(build_filter(severity, bgp, open.debug_files.clone())));
         }
         for sink in [&self.file_sink, &self.syslog_sink] {
             sink.keep_all(settings.keeps_all);
@@ -188,18 +188,29 @@ fn open_log(path: &std::path::Path) -> io::Result<RotatingLog> {
     RotatingLog::open(path, LOG_BYTES)
 }
 
-fn build_filter(severity: LogSeverity, debug_files: Option<Regex>) -> LogFilter {
-    let level = match severity {
+fn level_name(severity: LogSeverity) -> &'static str {
+    match severity {
         LogSeverity::Trace => "trace",
         LogSeverity::Debug => "debug",
         LogSeverity::Info => "info",
         LogSeverity::Warning => "warn",
         LogSeverity::Error | LogSeverity::Fatal => "error",
         LogSeverity::Off => "off",
-    };
+    }
+}
+
+/// Builds the filter of an output. `bgp` is the severity of lines about BGP if it differs.
+fn build_filter(severity: LogSeverity, bgp: Option<LogSeverity>, debug_files: Option<Regex>) -> LogFilter {
+    let level = level_name(severity);
+    let of_bgp = level_name(bgp.unwrap_or(severity));
     // The netlink crate warns about every ENOENT response, which is a normal result here.
     let nlink = if severity == LogSeverity::Off { "off" } else { "error" };
-    let levels = EnvFilter::new(format!("{level},nlink={nlink}"));
+    // The client of Kubernetes logs every attempt while kube-apiserver is away. Its errors are also returned, and the
+    // daemon logs each outage once, with the number of attempts.
+    let kube = if matches!(severity, LogSeverity::Trace | LogSeverity::Debug) { level } else { "off" };
+    let levels = EnvFilter::new(format!(
+        "{level},nlink={nlink},kube_client::client::builder={kube},tortie_bgp={of_bgp},tortie_node::bgp={of_bgp}"
+    ));
     match debug_files {
         None => Box::new(levels),
         Some(files) => Box::new(levels.and(filter_fn(move |line| {

@@ -127,6 +127,41 @@ fn the_log_starts_at_the_configured_severity() {
 }
 
 #[test]
+fn bgp_has_its_own_severity() {
+    let world = NodeFixture::new();
+    world.await_status();
+    let configure = |severity: &str| {
+        let object = format!(
+            "{{kind: BGPConfiguration, apiVersion: projectcalico.org/v3, metadata: {{name: default}}, \
+             spec: {{logSeverityScreen: {severity}, asNumber: {}}}}}",
+            if severity == "Debug" { 64600 } else { 64601 }
+        );
+        world.calicoctl(&["apply", "-f", "-"], &object);
+    };
+    // A peer that does not exist: every connection attempt is logged at the severity debug.
+    let peer = "{kind: BGPPeer, apiVersion: projectcalico.org/v3, metadata: {name: gone}, \
+                spec: {peerIP: 172.30.0.77, asNumber: 65001}}";
+    world.calicoctl(&["apply", "-f", "-"], peer);
+    let debugged = |module: &str| {
+        let log = world.log();
+        log.lines().filter(|line| line.contains("DEBUG") && line.contains(module)).count()
+    };
+    assert_eq!(debugged("tortie"), 0, "{}", world.log());
+    configure("Debug");
+    eventually("more is logged about BGP", || debugged("tortie_bgp") > 0);
+    let pod = world.container();
+    world.must("ADD", "quiet", &pod.path(), &world.config());
+    assert_eq!(debugged("tortie"), debugged("tortie_bgp") + debugged("tortie_node::bgp"), "{}", world.log());
+    configure("Error");
+    eventually("the setting is in force", || {
+        let before = debugged("tortie_bgp");
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        debugged("tortie_bgp") == before
+    });
+    world.must("DEL", "quiet", &pod.path(), &world.config());
+}
+
+#[test]
 fn debug_pages_are_served_where_the_settings_say() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
     world.start(&[]);
