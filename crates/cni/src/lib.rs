@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod error;
+mod log_file;
 mod request;
 mod serve;
 mod socket;

@@ -2,6 +2,7 @@
 //! executable (`argv[0]`) selects the plugin.
 
 mod error;
+mod log_file;
 mod request;
 mod serve;
 mod socket;

@@ -1,10 +1,12 @@
 //! Serves one CNI request: reads the environment and standard input, and prints the response to standard output.
 
 use crate::error::{CniError, code};
+use crate::log_file::{LogLevel, PluginLogFile};
 use crate::request::{self, CniPlugin, MAX_CONFIG_BYTES, SUPPORTED_VERSIONS};
 use crate::socket;
 use std::io::{Read, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Serves one CNI request and returns the exit code of the plugin.
 pub fn run(plugin: CniPlugin, version: &str) -> ExitCode {
@@ -47,7 +49,38 @@ fn forward(plugin: CniPlugin, command: &str) -> Result<(bool, Vec<u8>), CniError
     }
     let config = String::from_utf8_lossy(&config);
     let request = request::encode_request(plugin, command, &config, request::is_own_namespace());
-    socket::exchange(&socket::find_path(&config), request.as_bytes())
+    let log = PluginLogFile::from_config(&config);
+    let begun = Instant::now();
+    let outcome = socket::exchange(&socket::find_path(&config), request.as_bytes());
+    if let Some(log) = log {
+        log_outcome(&log, plugin, command, begun.elapsed(), &outcome);
+    }
+    outcome
+}
+
+/// Logs a request and its outcome. The network configuration may contain credentials and is not logged.
+fn log_outcome(
+    log: &PluginLogFile,
+    plugin: CniPlugin,
+    command: &str,
+    took: Duration,
+    outcome: &Result<(bool, Vec<u8>), CniError>,
+) {
+    let variables = request::FORWARDED_VARIABLES.iter().filter_map(|name| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some(format!(" {name}={value}"))
+    });
+    let request = format!("{} {command}{}", plugin.name(), variables.collect::<String>());
+    match outcome {
+        Ok((true, answer)) => {
+            log.write(LogLevel::Info, &format!("{request}: done in {} ms", took.as_millis()));
+            log.write(LogLevel::Debug, &format!("{request}: result {}", String::from_utf8_lossy(answer)));
+        }
+        Ok((false, answer)) => {
+            log.write(LogLevel::Error, &format!("{request}: failed: {}", String::from_utf8_lossy(answer)));
+        }
+        Err(error) => log.write(LogLevel::Error, &format!("{request}: failed: {error}")),
+    }
 }
 
 fn print(text: &[u8], success: bool) -> ExitCode {

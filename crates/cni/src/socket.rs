@@ -20,18 +20,22 @@ const DAEMON_TIMEOUT: Duration = Duration::from_secs(90);
 /// Returns the path of the daemon's socket: from the network configuration, else from the environment, else the
 /// default.
 pub(crate) fn find_path(config: &str) -> String {
-    [string_value(config, SOCKET_KEY), std::env::var(SOCKET_VARIABLE).ok()]
+    [value_text(config, SOCKET_KEY), std::env::var(SOCKET_VARIABLE).ok()]
         .into_iter()
         .flatten()
         .find(|path| !path.is_empty())
         .unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
 }
 
-/// Returns the string value of a JSON key, without a JSON parser. The daemon parses the configuration properly; the
-/// plugin only needs the path of the socket.
-fn string_value(json: &str, key: &str) -> Option<String> {
+/// Returns the value of a JSON key that is a string or a number, without a JSON parser. The daemon parses the
+/// configuration properly; the plugin only needs the path of the socket and its log file.
+pub(crate) fn value_text(json: &str, key: &str) -> Option<String> {
     let (_, rest) = json.split_once(&format!("\"{key}\""))?;
-    let rest = rest.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    if rest.starts_with(|first: char| first.is_ascii_digit()) {
+        return Some(rest.chars().take_while(char::is_ascii_digit).collect());
+    }
+    let rest = rest.strip_prefix('"')?;
     let mut value = String::new();
     let mut chars = rest.chars();
     loop {
@@ -78,10 +82,11 @@ mod tests {
     #[test]
     fn the_socket_is_found_in_the_configuration() {
         let config = r#"{"name":"n", "tortie_socket" : "\/run\/a \"b\".sock"}"#;
-        assert_eq!(string_value(config, SOCKET_KEY).as_deref(), Some("/run/a \"b\".sock"));
-        for config in ["", "{", r#"{"tortie_socket"}"#, r#"{"tortie_socket":1}"#, r#"{"tortie_socket":"x"#] {
-            assert_eq!(string_value(config, SOCKET_KEY), None, "{config}");
+        assert_eq!(value_text(config, SOCKET_KEY).as_deref(), Some("/run/a \"b\".sock"));
+        for config in ["", "{", r#"{"tortie_socket"}"#, r#"{"tortie_socket":{}}"#, r#"{"tortie_socket":"x"#] {
+            assert_eq!(value_text(config, SOCKET_KEY), None, "{config}");
         }
+        assert_eq!(value_text(r#"{"a": 10}"#, "a").as_deref(), Some("10"));
     }
 
     #[test]

@@ -114,13 +114,7 @@ impl CniService {
                 None => self.connect_container(request, &identity, &record, workload).await,
             }
         };
-        let finished = tokio::time::timeout(super::service::REQUEST_TIMEOUT, setup).await;
-        let outcome = finished.unwrap_or_else(|_| {
-            Err(CniError::new(
-                code::TRY_AGAIN,
-                format!("not done within {:?}", super::service::REQUEST_TIMEOUT),
-            ))
-        });
+        let outcome = self.within_deadline(setup).await;
         let result = outcome.and_then(|(result, workload)| {
             let live = AttachmentRecord {
                 phase: AttachmentPhase::Live,
@@ -131,7 +125,7 @@ impl CniService {
             self.write_record(&live, false).map(|()| result)
         });
         if result.is_err()
-            && let Err(error) = self.undo(&record).await
+            && let Err(error) = self.within_deadline(self.undo(&record)).await
         {
             tracing::warn!(%error, container = request.container_id, "cannot roll back a failed ADD; retrying");
         }

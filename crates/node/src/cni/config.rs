@@ -182,6 +182,18 @@ impl NetworkConfig {
     }
 }
 
+/// Returns the keys of a configuration that specify a datastore. They have no effect, because the daemon has its own
+/// connection.
+pub fn find_ignored_keys(whole: &Map<String, Value>) -> Vec<&str> {
+    let is_ignored = |key: &str| key == "datastore_type" || key.starts_with("etcd_");
+    let is_set = |value: &Value| value.as_str().is_none_or(|text| !text.is_empty()) && !value.is_null();
+    whole
+        .iter()
+        .filter(|(key, value)| is_ignored(key) && is_set(value))
+        .map(|(key, _)| key.as_str())
+        .collect()
+}
+
 /// Removes keys whose value is `null`, which counts as absent.
 fn without_nulls(map: Map<String, Value>) -> Value {
     Value::Object(map.into_iter().filter(|(_, value)| !value.is_null()).collect())
@@ -204,6 +216,14 @@ mod tests {
         assert_eq!(parse_error_code("{}"), code::NETWORK_CONFIG);
         assert_eq!(parse_error_code(r#"{"name":"a b"}"#), code::NETWORK_CONFIG);
         assert_eq!(parse_error_code(r#"{"name":"n","cniVersion":"2.0.0"}"#), code::INCOMPATIBLE_VERSION);
+    }
+
+    #[test]
+    fn keys_of_the_datastore_are_found() {
+        let text = r#"{"name":"n","datastore_type":"etcdv3","etcd_endpoints":"http://e","etcd_key_file":"",
+            "etcd_authority":null,"log_level":"info"}"#;
+        let (_, whole) = NetworkConfig::parse(text).unwrap();
+        assert_eq!(find_ignored_keys(&whole), ["datastore_type", "etcd_endpoints"]);
     }
 
     #[test]

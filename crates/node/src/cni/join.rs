@@ -8,7 +8,7 @@ use super::add::{AddOutcome, convert_engine_error, select_profile};
 use super::identity::ContainerIdentity;
 use super::ipam::convert_store_error;
 use super::request::CniRequest;
-use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS, REQUEST_TIMEOUT};
+use super::service::{CniService, MAX_ENDPOINT_WRITE_ATTEMPTS};
 use crate::attachment_reclaimer;
 use crate::journal::{AttachmentId, AttachmentPhase, AttachmentRecord, JoinedNetwork};
 use tortie_cni::{CniError, code};
@@ -105,9 +105,7 @@ impl CniService {
             },
             awaited,
         );
-        let outcome = tokio::time::timeout(REQUEST_TIMEOUT, programming).await.unwrap_or_else(|_| {
-            Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
-        });
+        let outcome = self.within_deadline(programming).await;
         let outcome = outcome.and_then(|workload| {
             let mut record = AttachmentRecord { workload: Some(workload), ..record.clone() };
             set_phase(&mut record, network, ifname, AttachmentPhase::Live);

@@ -1,7 +1,7 @@
 //! The CNI service: the state that requests need, the dispatch of commands, and the garbage collection of
 //! attachments.
 
-use super::config::ValidAttachment;
+use super::config::{self, ValidAttachment};
 use super::identity;
 use super::request::{CniCommand, CniRequest};
 use super::workload::CachedOrchestrator;
@@ -21,6 +21,15 @@ use tortie_store::config::KubernetesTarget;
 
 /// Timeout after which a request is aborted and undone. The plugin waits longer.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time that a step of an ADD may take while the datastore is lost. Longer than a client needs to reach a datastore that
+/// is back.
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between checks whether the datastore is lost.
+const OUTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Maximum number of networks whose ignored keys are logged.
+const MAX_REPORTED_NETWORKS: usize = 256;
 
 /// Maximum number of attempts after write conflicts on an endpoint.
 pub(super) const MAX_ENDPOINT_WRITE_ATTEMPTS: usize = 6;
@@ -58,6 +67,8 @@ pub struct CniService {
     /// Held while an interface name is chosen and added to the journal, so that two containers whose ids have the
     /// same prefix do not choose the same name.
     pub(super) naming: Mutex<()>,
+    /// Networks whose ignored keys have been logged.
+    networks_with_ignored_keys: Mutex<HashSet<String>>,
     /// Locks of the containers with current requests.
     busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Dead attachments seen by the last garbage collection. An attachment is collected when it is seen dead twice.
@@ -87,6 +98,7 @@ impl CniService {
             connected: tokio::sync::Mutex::default(),
             profiles: Mutex::default(),
             naming: Mutex::default(),
+            networks_with_ignored_keys: Mutex::default(),
             busy: Mutex::default(),
             suspects: Mutex::default(),
         }
@@ -104,8 +116,28 @@ impl CniService {
         self
     }
 
+    /// Logs the keys of the configuration that have no effect, once for each network.
+    fn report_ignored_keys(&self, request: &CniRequest) {
+        let keys = config::find_ignored_keys(&request.whole_config);
+        if keys.is_empty() {
+            return;
+        }
+        let mut reported = self.networks_with_ignored_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = &request.config.name;
+        if reported.len() < MAX_REPORTED_NETWORKS && reported.insert(network.clone()) {
+            tracing::info!(
+                network,
+                ?keys,
+                "the network configuration names a datastore; the daemon uses its own connection"
+            );
+        }
+    }
+
     /// Handles a request and returns the response of the plugin.
     pub async fn handle_request(&self, request: CniRequest) -> Result<CniResponse<'_>, CniError> {
+        if request.plugin == CniPlugin::Calico {
+            self.report_ignored_keys(&request);
+        }
         let is_about_container =
             matches!(request.command, CniCommand::Add | CniCommand::Del | CniCommand::Check);
         if request.plugin == CniPlugin::Calico && is_about_container {
@@ -192,6 +224,34 @@ impl CniService {
                 Err(CniError::new(code::TRY_AGAIN, "policy is not in force on this node").with(reason))
             }
             None => Ok(()),
+        }
+    }
+
+    /// Runs a step of an ADD. Fails after [`REQUEST_TIMEOUT`], and after [`OUTAGE_TIMEOUT`] if the datastore is lost:
+    /// each of several writes to a datastore that hangs would have its own timeout.
+    pub(super) async fn within_deadline<T>(
+        &self,
+        step: impl Future<Output = Result<T, CniError>>,
+    ) -> Result<T, CniError> {
+        tokio::select! {
+            outcome = step => outcome,
+            reason = self.datastore_lost() => {
+                Err(CniError::new(code::TRY_AGAIN, "the datastore does not respond").with(reason))
+            }
+            () = tokio::time::sleep(REQUEST_TIMEOUT) => {
+                Err(CniError::new(code::TRY_AGAIN, format!("not done within {REQUEST_TIMEOUT:?}")))
+            }
+        }
+    }
+
+    /// Waits for [`OUTAGE_TIMEOUT`], and then until the datastore is lost. Returns the reason.
+    async fn datastore_lost(&self) -> String {
+        tokio::time::sleep(OUTAGE_TIMEOUT).await;
+        loop {
+            if let Some(reason) = self.state.troubles().remove("datastore") {
+                return reason;
+            }
+            tokio::time::sleep(OUTAGE_CHECK_INTERVAL).await;
         }
     }
 

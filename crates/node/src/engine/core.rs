@@ -19,6 +19,8 @@ use tortie_plan::{
 
 /// Delay between attempts to start the dataplane.
 const DATAPLANE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time after which a missing endpoint is reported if the container still runs.
+const MISSING_ENDPOINT_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct EngineCore {
@@ -29,6 +31,8 @@ pub struct EngineCore {
     datastore_ready: bool,
     /// The datastore deleted the endpoint of a held attachment, or did not have it in its snapshot.
     lost: bool,
+    /// Held endpoints that the datastore has deleted, with the time of the deletion, until they are reported.
+    missing: BTreeMap<StoreKey, Duration>,
     /// Held endpoints that the feed has not delivered; emptied when the snapshot is complete.
     undelivered: HashSet<StoreKey>,
     /// Endpoints of live attachments. Only CNI removes them.
@@ -101,6 +105,7 @@ impl EngineCore {
             in_sync: false,
             datastore_ready: true,
             lost: false,
+            missing: BTreeMap::new(),
             undelivered: held.clone(),
             held,
             written: BTreeMap::new(),
@@ -136,6 +141,14 @@ impl EngineCore {
         std::mem::take(&mut self.lost)
     }
 
+    /// Returns the endpoints of running containers that have been missing from the datastore for
+    /// [`MISSING_ENDPOINT_DELAY`] since the last call. The endpoint of a deleted pod is missing until the runtime sends
+    /// DEL, which is normal.
+    pub fn take_missing(&mut self, now: Duration) -> Vec<StoreKey> {
+        let missing = self.missing.extract_if(.., |_, since| *since + MISSING_ENDPOINT_DELAY <= now);
+        missing.map(|(key, _)| key).collect()
+    }
+
     /// Returns whether the dataplane is working. Until it is done, [`EngineEvent::Turn`] has no effect.
     pub fn is_busy(&self) -> bool {
         matches!(self.dataplane, DataplaneState::Starting(_) | DataplaneState::Applying(_))
@@ -149,7 +162,7 @@ impl EngineCore {
     /// Handles an event and returns the resulting actions. `now` is the time since a fixed moment.
     pub fn handle(&mut self, now: Duration, event: EngineEvent) -> Vec<EngineAction> {
         match event {
-            EngineEvent::Feed(feed) => self.apply_feed_event(feed),
+            EngineEvent::Feed(feed) => self.apply_feed_event(now, feed),
             EngineEvent::Attach { waiter, key, value, profile } => {
                 self.attach(waiter, key, &value, profile, now);
             }
@@ -177,13 +190,14 @@ impl EngineCore {
         Vec::new()
     }
 
-    fn apply_feed_event(&mut self, event: FeedEvent) {
+    fn apply_feed_event(&mut self, now: Duration, event: FeedEvent) {
         match event {
             FeedEvent::Put { key, value, revision } => {
                 if let StoreValue::Resource(Resource::ClusterInformation(information)) = &value {
                     self.datastore_ready = information.spec.datastore_ready.unwrap_or(true);
                 }
                 self.undelivered.remove(&key);
+                self.missing.remove(&key);
                 if !self.written.get(&key).is_some_and(|written| written.outdates_put(&revision)) {
                     self.written.remove(&key);
                     self.compute.put(&key, &value);
@@ -199,10 +213,7 @@ impl EngineCore {
                 }
                 if self.held.contains(&key) {
                     self.lost = true;
-                    tracing::warn!(
-                        %key,
-                        "the datastore lost the endpoint of a running container; the container keeps its network"
-                    );
+                    self.missing.insert(key, now);
                 } else {
                     self.compute.delete(&key);
                 }
@@ -252,6 +263,7 @@ impl EngineCore {
             return;
         }
         self.held.remove(&key);
+        self.missing.remove(&key);
         self.compute.delete(&key);
         if let Some(revision) = revision {
             self.written.insert(key, CniWrite::Deleted(revision));

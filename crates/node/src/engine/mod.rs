@@ -265,6 +265,7 @@ impl NodeEngine {
             return;
         }
         let took = self.handle(EngineEvent::Turn);
+        self.report_missing_endpoints();
         let flow = &self.state.metrics.flow;
         let computing = std::mem::take(&mut self.timing.computing);
         if !computing.is_zero() {
@@ -273,6 +274,17 @@ impl NodeEngine {
         let planned = self.core.planned();
         flow.plan_updates.inc_by(planned - std::mem::replace(&mut self.timing.planned, planned));
         self.update_state();
+    }
+
+    fn report_missing_endpoints(&mut self) {
+        let missing = self.core.take_missing(self.started.elapsed());
+        if let Some(example) = missing.first() {
+            tracing::warn!(
+                endpoints = missing.len(),
+                %example,
+                "the datastore has lost endpoints of running containers; the containers keep their network"
+            );
+        }
     }
 
     fn carry_out(&mut self, action: EngineAction) {

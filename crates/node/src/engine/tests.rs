@@ -337,6 +337,22 @@ fn an_endpoint_that_is_held_outlives_its_deletion() {
 }
 
 #[test]
+fn only_lasting_losses_of_endpoints_are_reported() {
+    let at = |seconds: u64| Duration::from_secs(seconds);
+    let mut core = core();
+    feed(&mut core, 0, [node(), put(1, 1), put(2, 1), put(3, 1), in_sync()]);
+    for number in 1..=3 {
+        feed(&mut core, 0, [EngineEvent::Hold { waiter: WaiterId(number.into()), key: key(number) }]);
+    }
+    feed(&mut core, 10, [delete(1, 2), delete(2, 2), delete(3, 2), EngineEvent::Turn]);
+    assert_eq!(core.take_missing(at(39)), []);
+    // One container is removed, and the endpoint of another one is written again.
+    feed(&mut core, 39, [detach(9, 1, 2), put(2, 3), EngineEvent::Turn]);
+    assert_eq!(core.take_missing(at(40)), [key(3)]);
+    assert_eq!(core.take_missing(at(100)), [], "each is reported once");
+}
+
+#[test]
 fn lost_endpoints_are_known_after_the_snapshot() {
     for (known, lost) in [(true, false), (false, true)] {
         let held =

@@ -188,6 +188,50 @@ fn health_needs_nothing_switched_on() {
     assert_eq!(health(&world, &["--felix-live"]).0, Some(1));
 }
 
+/// Stops the datastore's process without closing its connections; continues it on drop.
+struct FrozenStore(nix::unistd::Pid);
+
+impl FrozenStore {
+    fn freeze(world: &NodeFixture) -> FrozenStore {
+        let process = nix::unistd::Pid::from_raw(world.store_pid().try_into().unwrap());
+        nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGSTOP).unwrap();
+        FrozenStore(process)
+    }
+}
+
+impl Drop for FrozenStore {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGCONT);
+    }
+}
+
+#[test]
+fn a_hung_store_is_named_and_fails_adds() {
+    let world = NodeFixture::new();
+    world.await_status();
+    let (pod, config) = (world.container(), world.config());
+    let frozen = FrozenStore::freeze(&world);
+    let adding = world.begin("calico", "ADD", "c1", &pod.path(), &config.to_string(), "");
+    eventually("health names the hung store", || health(&world, &[]).1.contains("datastore: no answer from"));
+    let (success, text) = end_of(adding).expect("ADD ends while the store hangs");
+    let text = text.replace(": ", ":");
+    assert!(
+        !success && text.contains("\"code\":11") && text.contains("the datastore does not respond"),
+        "{text}"
+    );
+    assert!(text.contains("no answer from"), "{text}");
+    // The watches end too, and the protocol is not blamed.
+    std::thread::sleep(Duration::from_secs(10));
+    let log = world.log();
+    assert!(log.contains("the datastore is out of reach") && !log.contains("protocol"), "{log}");
+    drop(frozen);
+    eventually("the store is back", || health(&world, &[]).1.contains("datastore: in sync"));
+    world.must("ADD", "c2", &pod.path(), &config);
+    world.must("DEL", "c2", &pod.path(), &config);
+    world.must("DEL", "c1", &pod.path(), &config);
+    eventually("the failed ADD is undone", || world.traces().is_empty());
+}
+
 #[test]
 fn a_stuck_engine_fails_liveness_by_name() {
     let mut world = NodeFixture::without_node("10.77.0.0/24");
