@@ -45,6 +45,27 @@ pub struct LabArgs {
     command: LabCommand,
 }
 
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct ImageArgs {
+    #[command(subcommand)]
+    command: Option<ImageCommand>,
+    #[arg(short, long, value_name = "FILE", required = true)]
+    output: Option<PathBuf>,
+    /// Name and tag of the image
+    #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE_IMAGE)]
+    tag: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+enum ImageCommand {
+    /// Import the images of an archive (OCI or Docker) on every node of a lab with Kubernetes
+    Load {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
 #[derive(Clone, Debug, Subcommand)]
 enum LabCommand {
     /// Start a cluster; returns when it is ready
@@ -91,14 +112,11 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
-    /// Write a container image of this program (OCI archive)
-    Image {
-        #[arg(short, long, value_name = "FILE")]
-        output: PathBuf,
-        /// Name and tag of the image
-        #[arg(long, value_name = "NAME:TAG", default_value = image::TORTIE_IMAGE)]
-        tag: String,
-    },
+    /// Write a container image of this program (OCI archive), or load images into a lab
+    #[command(after_help = "Examples:
+  tortie lab image -o tortie.tar     an image of this program
+  tortie lab image load app.tar      import the images of an archive on every node of a lab with Kubernetes")]
+    Image(ImageArgs),
     /// Internal: starts the init process of a Kubernetes node, or with --first runs as it
     #[command(hide = true)]
     Machine {
@@ -291,7 +309,14 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
         LabCommand::Kubectl { arguments } => kube::enter::kubectl(&place, &arguments),
         LabCommand::Machine { node, first: false } => kube::machine::boot(&place, &node),
         LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
-        LabCommand::Image { output, tag } => {
+        LabCommand::Image(ImageArgs { command: Some(ImageCommand::Load { file }), .. }) => {
+            let cluster = LabCluster::load(&place)?;
+            kube::node::load_images(&place, &cluster, &file)?;
+            print_progress(&format!("the images of {} are on every node", file.display()));
+            Ok(())
+        }
+        LabCommand::Image(ImageArgs { command: None, output, tag }) => {
+            let output = output.unwrap_or_default();
             let own = std::path::Path::new("/proc/self/exe");
             let program = std::fs::read_link(own).map_err(LabError::file(own))?;
             ContainerImage::tortie(&program, &tag)?.write(&output)?;
@@ -420,7 +445,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
         | LabCommand::Ctl { .. }
         | LabCommand::Explain { .. }
         | LabCommand::Kubectl { .. }
-        | LabCommand::Image { .. }
+        | LabCommand::Image(_)
         | LabCommand::Machine { .. }
         | LabCommand::Logs { .. }
         | LabCommand::Env
@@ -463,6 +488,17 @@ mod tests {
         let words = ["kubectl", "exec", "web", "--", "ls", "-l"];
         let LabCommand::Kubectl { arguments } = parse(&words).unwrap() else { panic!("not kubectl") };
         assert_eq!(arguments, ["exec", "web", "--", "ls", "-l"]);
+    }
+
+    #[test]
+    fn images_are_written_or_loaded() {
+        let LabCommand::Image(args) = parse(&["image", "-o", "x.tar"]).unwrap() else { panic!("not image") };
+        assert_eq!((args.command, args.output), (None, Some("x.tar".into())));
+        let LabCommand::Image(args) = parse(&["image", "load", "app.tar"]).unwrap() else {
+            panic!("not image")
+        };
+        assert_eq!(args.command, Some(ImageCommand::Load { file: "app.tar".into() }));
+        assert!(parse(&["image"]).is_err());
     }
 
     #[test]

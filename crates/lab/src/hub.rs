@@ -21,7 +21,7 @@ fn dir(place: &LabPaths, hub: u8) -> std::path::PathBuf {
 }
 
 /// Returns the address of a hub. Hubs are numbered from 1.
-fn address(hub: u8) -> SocketAddr {
+pub fn address(hub: u8) -> SocketAddr {
     (topology::gateway(1).ipv4, FIRST_HUB_PORT + u16::from(hub) - 1).into()
 }
 

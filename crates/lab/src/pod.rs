@@ -4,6 +4,7 @@ use crate::cluster::LabCluster;
 use crate::cni;
 use crate::error::{LabError, LabResult};
 use crate::files;
+use crate::kube;
 use crate::names::suggest_name;
 use crate::netns;
 use crate::place::LabPaths;
@@ -72,6 +73,14 @@ impl LabPod {
             let hint = suggest_name(name, all(place).unwrap_or_default().into_iter().map(|pod| pod.name));
             LabError::refused(format!("there is no pod {name}{hint}"))
         })
+    }
+}
+
+/// Returns the pods of the lab: those that the lab has connected, or those of Kubernetes.
+pub async fn list(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<LabPod>> {
+    match cluster.kubernetes {
+        Some(_) => kube::pods::list(cluster).await,
+        None => all(place),
     }
 }
 

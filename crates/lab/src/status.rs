@@ -7,7 +7,7 @@ use crate::pod::{self, LabPod};
 use crate::process::LabDaemon;
 use crate::sessions::{self, NodeBgpSession};
 use crate::sidecar::{PodSidecar, SidecarStatus};
-use crate::{enter, kube, netns, node, routes, store};
+use crate::{enter, hub, kube, netns, node, routes, store};
 use serde::Serialize;
 use std::fmt::Write;
 use tortie_model::{KeyRange, StoreKey, StoreValue};
@@ -19,7 +19,17 @@ pub struct LabStatus {
     directory: String,
     store: StoreStatus,
     pools: Vec<String>,
+    hubs: Vec<HubStatus>,
     nodes: Vec<NodeStatus>,
+}
+
+/// A hub that runs as a process.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HubStatus {
+    number: u8,
+    address: String,
+    pid: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,14 +73,24 @@ impl PodStatus {
     }
 }
 
+impl HubStatus {
+    fn new(place: &LabPaths, number: u8) -> HubStatus {
+        let address = hub::address(number).to_string();
+        HubStatus { number, address, pid: hub::daemon(place, number).running() }
+    }
+}
+
 pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
     let cluster = LabCluster::load(place)?;
     enter::reach_store(place, &cluster)?;
-    let pods = pod::all(place)?;
     let (blocks, problem) = match blocks(&cluster).await {
         Ok(blocks) => (blocks, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
+    // The problem of the datastore is reported above.
+    let pods = pod::list(place, &cluster)
+        .await
+        .or_else(|error| if problem.is_some() { Ok(Vec::new()) } else { Err(error) })?;
     let mut nodes = Vec::new();
     for node in &cluster.nodes {
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
@@ -106,6 +126,7 @@ pub async fn gather(place: &LabPaths) -> LabResult<LabStatus> {
             problem,
         },
         pools: cluster.pools.iter().map(ToString::to_string).collect(),
+        hubs: (1..=cluster.process_hubs()).map(|number| HubStatus::new(place, number)).collect(),
         nodes,
     })
 }
@@ -119,7 +140,7 @@ fn daemon_of(place: &LabPaths, cluster: &LabCluster, node: &str) -> LabDaemon {
 }
 
 /// Returns the daemon that serves the datastore.
-fn store_of(place: &LabPaths, cluster: &LabCluster) -> LabDaemon {
+pub fn store_of(place: &LabPaths, cluster: &LabCluster) -> LabDaemon {
     let [_, api_server, ..] = kube::control::daemons(place);
     match cluster.datastore {
         LabDatastore::Kubernetes => api_server,
@@ -150,6 +171,9 @@ impl LabStatus {
             let _ = writeln!(text, "       {problem}");
         }
         let _ = writeln!(text, "pools  {}", self.pools.join(", "));
+        for HubStatus { number, address, pid } in &self.hubs {
+            let _ = writeln!(text, "hub {number}  {address}, {}", describe_process(*pid));
+        }
         for node in &self.nodes {
             let _ = writeln!(
                 text,

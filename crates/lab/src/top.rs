@@ -4,7 +4,7 @@ use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::place::LabPaths;
 use crate::sessions;
-use crate::{netns, node, pod, routes, store};
+use crate::{enter, hub, kube, netns, node, pod, routes, status};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 struct TopRow {
     name: String,
     usage: Option<ProcessUsage>,
-    /// Number of pods, routes and BGP sessions of a node; `None` for the datastore.
+    /// Number of pods, routes and BGP sessions of a node; `None` for the datastore and hubs.
     node: Option<[String; 3]>,
 }
 
@@ -40,6 +40,7 @@ pub async fn top(
     out: &mut dyn Write,
 ) -> LabResult<()> {
     let cluster = LabCluster::load(place)?;
+    enter::reach_store(place, &cluster)?;
     let clear = std::io::stdout().is_terminal();
     let mut before: BTreeMap<String, ProcessUsage> = BTreeMap::new();
     let mut taken = Instant::now();
@@ -64,9 +65,13 @@ fn remember(before: &mut BTreeMap<String, ProcessUsage>, rows: &[TopRow]) {
 }
 
 async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>> {
-    let pods = pod::all(place)?;
-    let usage = store::daemon(place).running().and_then(ProcessUsage::read);
+    let pods = pod::list(place, cluster).await?;
+    let usage = status::store_of(place, cluster).running().and_then(ProcessUsage::read);
     let mut rows = vec![TopRow { name: "store".to_owned(), usage, node: None }];
+    for number in 1..=cluster.process_hubs() {
+        let usage = hub::daemon(place, number).running().and_then(ProcessUsage::read);
+        rows.push(TopRow { name: format!("hub {number}"), usage, node: None });
+    }
     for node in &cluster.nodes {
         let connection = netns::connection(&netns::open(&place.node_netns(&node.name))?)?;
         let sessions = sessions::list(&place.node_dir(&node.name).join("run")).await;
@@ -74,7 +79,7 @@ async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>
         let own = pods.iter().filter(|pod| pod.node == node.name).count();
         rows.push(TopRow {
             name: node.name.clone(),
-            usage: node::daemon(place, &node.name).running().and_then(ProcessUsage::read),
+            usage: daemon_process(place, cluster, &node.name).and_then(ProcessUsage::read),
             node: Some([
                 own.to_string(),
                 routes::list(&connection).await?.len().to_string(),
@@ -83,6 +88,14 @@ async fn gather(place: &LabPaths, cluster: &LabCluster) -> LabResult<Vec<TopRow>
         });
     }
     Ok(rows)
+}
+
+/// Returns the process of a node's daemon.
+fn daemon_process(place: &LabPaths, cluster: &LabCluster, name: &str) -> Option<u32> {
+    match cluster.kubernetes {
+        Some(_) => kube::node::daemon_process(place, name),
+        None => node::daemon(place, name).running(),
+    }
 }
 
 impl ProcessUsage {

@@ -8,7 +8,7 @@ use crate::error::{LabError, LabResult};
 use crate::kube::{self, KubernetesSettings, PodNetwork};
 use crate::place::LabPaths;
 use crate::topology::{self, LabNode, LabTopology};
-use crate::{bird, down, enter, fabric, files, hub, netns, node, store};
+use crate::{bird, down, enter, fabric, files, hub, netns, node, sessions, store};
 use ipnet::IpNet;
 use serde_json::json;
 use std::fs;
@@ -181,6 +181,10 @@ async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     for (name, started) in started {
         node::ready(place, cluster, name, started).await?;
         print_progress(&format!("{name}: ready"));
+    }
+    if cluster.bgp != BgpMode::None {
+        sessions::wait_established(place, cluster).await?;
+        print_progress("bgp: all sessions established");
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ pub mod install;
 pub mod machine;
 mod mounts;
 pub mod node;
+pub mod pods;
 mod programs;
 pub mod ptp;
 mod steps;

@@ -16,6 +16,7 @@ use crate::topology::LabNode;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Archive files of the images that are imported on all nodes.
 const IMAGE_FILES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
@@ -44,6 +45,78 @@ pub fn write_images(place: &LabPaths) -> LabResult<()> {
     ContainerImage::tortie(&slim, image::TORTIE_IMAGE)?.write(&dir.join(IMAGE_FILES[2]))
 }
 
+/// Returns the process of Tortie's daemon on a node: it shares the network namespace of the machine.
+pub fn daemon_process(place: &LabPaths, node: &str) -> Option<u32> {
+    let first = machine::first_process(place, node).running()?;
+    let netns = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let own = netns(&first.to_string())?;
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let pid: u32 = name.parse().ok()?;
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        let mut words = command.split(|byte| *byte == 0);
+        let is_daemon =
+            words.next().is_some_and(|program| program.ends_with(b"tortie")) && words.next() == Some(b"node");
+        (is_daemon && netns(&name).as_ref() == Some(&own)).then_some(pid)
+    })
+}
+
+/// Imports the images of an archive on every node, and on nodes that start later.
+pub fn load_images(place: &LabPaths, cluster: &LabCluster, archive: &Path) -> LabResult<()> {
+    if cluster.kubernetes.is_none() {
+        return Err(LabError::refused("only the nodes of a lab with Kubernetes have container images"));
+    }
+    let name = archive.file_name().ok_or_else(|| {
+        LabError::refused(format!("{} is not a file: give an archive of images", archive.display()))
+    })?;
+    let dir = loaded_images(place);
+    fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
+    let copy = dir.join(name);
+    fs::copy(archive, &copy).map_err(LabError::file(archive))?;
+    for node in &cluster.nodes {
+        let line = import_line(&copy);
+        let mut command = Command::new(place.bin().join("tortie"));
+        command
+            .args(["lab", "--name", place.name(), "--dir"])
+            .arg(place.dir())
+            .args(["exec", &node.name, "--"])
+            .arg(line.program)
+            .args(line.arguments);
+        let output = command.output().map_err(LabError::file(archive))?;
+        if !output.status.success() {
+            // Nodes that start later would fail too.
+            fs::remove_file(&copy).map_err(LabError::file(&copy))?;
+            return Err(LabError::refused(format!(
+                "{} cannot import {}: {}",
+                node.name,
+                archive.display(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn loaded_images(place: &LabPaths) -> PathBuf {
+    images(place).join("loaded")
+}
+
+/// Returns all archives that a starting node imports.
+fn image_archives(place: &LabPaths) -> LabResult<Vec<PathBuf>> {
+    let mut archives: Vec<PathBuf> = IMAGE_FILES.iter().map(|name| images(place).join(name)).collect();
+    let dir = loaded_images(place);
+    if dir.exists() {
+        for entry in fs::read_dir(&dir).map_err(LabError::file(&dir))? {
+            archives.push(entry.map_err(LabError::file(&dir))?.path());
+        }
+    }
+    Ok(archives)
+}
+
+fn import_line(archive: &Path) -> CommandLine {
+    CommandLine::new("ctr", ["--namespace", "k8s.io", "images", "import", &path_text(archive)])
+}
+
 /// Returns the path of the Tortie program for the nodes.
 fn program(place: &LabPaths) -> PathBuf {
     images(place).join("tortie")
@@ -70,10 +143,8 @@ pub fn start(
         start_step(&files, "containerd", CommandLine::new("containerd", ["--config", &path_text(&runtime)])),
         MachineStep::Await { socket: PathBuf::from(containerd::CONTAINERD_SOCKET) },
     ];
-    for name in IMAGE_FILES {
-        let image = path_text(&images(place).join(name));
-        let line = CommandLine::new("ctr", ["--namespace", "k8s.io", "images", "import", &image]);
-        steps.push(MachineStep::Run { line });
+    for archive in image_archives(place)? {
+        steps.push(MachineStep::Run { line: import_line(&archive) });
     }
     // The plugins of the distribution; Tortie's are installed next to them.
     let plugins = programs::plugins().unwrap_or(Path::new("/usr/lib/cni"));

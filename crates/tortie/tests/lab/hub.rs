@@ -133,6 +133,12 @@ fn without_any_hub_nodes_keep_working_and_resume() {
     let ping = ContinuousPing::start(&lab, "client", web);
 
     lab.run(&["hub", "stop", "1", "--kill"]);
+    let status = lab.status();
+    let hubs: Vec<bool> = status["hubs"].as_array().unwrap().iter().map(|hub| hub["pid"].is_u64()).collect();
+    assert_eq!(hubs, [false, true], "{status}");
+    assert!(lab.picture().contains("hub 1  10."), "{}", lab.picture());
+    let table = lab.run(&["top", "--count", "1", "--interval", "1"]);
+    assert!(table.contains("hub 1  stopped") && table.contains("hub 2  running"), "{table}");
     lab.run(&["hub", "stop", "2", "--kill"]);
     let lost = |node: &str| lab.node_log(node).matches("the datastore is out of reach").count();
     eventually("the nodes notice", || lost("node1") == 1 && lost("node2") == 1);

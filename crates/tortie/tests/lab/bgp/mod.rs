@@ -57,6 +57,13 @@ impl TestLab {
 #[test]
 fn a_mesh_carries_the_routes_through_crashes() {
     let lab = TestLab::up(&["--nodes", "3", "--bgp", "mesh"]);
+    // `lab up` returns when all sessions are established.
+    let status = lab.status();
+    for node in status["nodes"].as_array().unwrap() {
+        let sessions = node["sessions"].as_array().unwrap();
+        assert_eq!(sessions.len(), 4, "{node}");
+        assert!(sessions.iter().all(|session| session["state"] == "Established"), "{node}");
+    }
     let mut pods: Vec<(&str, Vec<String>)> = [("one", "node1"), ("two", "node2"), ("three", "node3")]
         .map(|(pod, node)| (pod, lab.add(pod, node, &[])))
         .into();
