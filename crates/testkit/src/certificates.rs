@@ -4,6 +4,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 /// A certificate authority and the directory that its certificates are written to.
@@ -41,10 +42,19 @@ impl CertificateMaker {
     /// Issues a certificate for client and server authentication. `identities` are its URI names, such as
     /// `spiffe://cluster.local/ns/default/sa/web`. `name` is the name of the files.
     pub fn issue(&self, name: &str, identities: &[&str]) -> CertificateFiles {
+        let identity = |identity: &&str| SanType::URI((*identity).try_into().unwrap());
+        self.issue_with_names(name, identities.iter().map(identity).collect())
+    }
+
+    /// Issues a certificate for servers and clients on 127.0.0.1.
+    pub fn issue_for_loopback(&self, name: &str) -> CertificateFiles {
+        self.issue_with_names(name, vec![SanType::IpAddress(Ipv4Addr::LOCALHOST.into())])
+    }
+
+    fn issue_with_names(&self, name: &str, names: Vec<SanType>) -> CertificateFiles {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names =
-            identities.iter().map(|identity| SanType::URI((*identity).try_into().unwrap())).collect();
+        params.subject_alt_names = names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];

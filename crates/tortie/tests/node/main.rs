@@ -9,6 +9,7 @@ mod churn;
 mod configurations;
 mod crash;
 mod diags;
+mod etcd_cluster;
 mod faults;
 mod felix_chains;
 mod hardening;

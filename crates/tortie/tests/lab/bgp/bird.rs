@@ -145,6 +145,34 @@ fn a_mesh_of_ours_and_of_bird() {
     assert_eq!(lab.traces(), Vec::<String>::new());
 }
 
+/// node1 and node2 are route reflectors with BIRD, node3 and node4 their clients with the node's own speaker.
+#[test]
+fn clients_survive_the_death_of_a_reflector() {
+    let lab = TestLab::up(&["--nodes", "4", "--bgp", "reflector", "--bird", "node1", "--bird", "node2"]);
+    let second = r#"{"metadata": {"labels": {"route-reflector": "true"}}, "spec": {"bgp": {"routeReflectorClusterID": "244.0.0.1"}}}"#;
+    lab.run(&["ctl", "patch", "node", "node2", "-p", second]);
+    let pods: Vec<(&str, Vec<String>)> =
+        [("three", "node3"), ("four", "node4")].map(|(pod, node)| (pod, lab.add(pod, node, &[]))).into();
+    for client in ["node3", "node4"] {
+        lab.established(client, 4);
+        eventually(&lab, &format!("{client} has the routes of both reflectors"), || {
+            let paths = lab.run(&["exec", client, "--", "tortie", "bgp", "routes"]);
+            paths.contains("Node_10_10_1_1") && paths.contains("Node_10_10_1_2")
+        });
+    }
+    lab.pods_reach_each_other(&pods);
+    let pingers: Vec<ContinuousPing> = [("three", 1, false), ("three", 1, true), ("four", 0, false)]
+        .map(|(from, to, v6)| ContinuousPing::start(&lab, from, family(&pods[to].1, v6)))
+        .into();
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(50));
+    lab.kill_bird("node1");
+    for client in ["node3", "node4"] {
+        lab.established(client, 2);
+    }
+    pingers.iter().for_each(|pinger| pinger.wait_for_more(300));
+    pingers.iter().for_each(ContinuousPing::none_lost);
+}
+
 #[test]
 fn what_cannot_be_meant_is_refused() {
     let lab = TestLab::new();
