@@ -15,7 +15,7 @@ pub struct StoreLimits {
     pub keepalive_answer: Duration,
     /// Time without a message on a watch after which the client requests a progress notification.
     pub watch_silence: Duration,
-    /// Timeout for the response to a probe of a store whose watches are silent.
+    /// Timeout for the response to a probe of an etcd cluster whose watches are silent.
     pub probe: Duration,
     /// Number of entries in the first page of a list; later pages adapt to the size of the entries.
     pub first_page: i64,

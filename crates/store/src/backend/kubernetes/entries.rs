@@ -19,6 +19,8 @@ use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue, ValidationErr
 
 /// Maximum number of attempts to list when the resource version of the list expires before the last page.
 const MAX_LIST_ATTEMPTS: u32 = 5;
+/// Timeout of a probe. Longer than for etcd: an API server responds late while it is busy with other clients.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of attempts of an unconditional write that conflicts with other writers.
 const MAX_APPLY_ATTEMPTS: u32 = 5;
 
@@ -39,7 +41,7 @@ impl Backend for KubernetesBackend {
 
     async fn probe(&self) -> StoreResult<()> {
         let mut api = self.api.clone();
-        api.limits.request = api.limits.probe;
+        api.limits.request = PROBE_TIMEOUT;
         match api.check().await {
             Err(failure @ KubernetesFailure::Unreachable { .. }) => {
                 Err(failure.into_collection_error("/version"))
