@@ -69,6 +69,8 @@ fn an_outage_changes_nothing_and_loses_no_event(group: CalicoGroup) {
     world.server.forget_the_past();
     eventually("the node is back", || back(&world) == 1);
     assert_eq!(lost(&world), 1, "{}", world.log());
+    // The client of Kubernetes does not log each attempt.
+    assert!(!world.log().contains("failed with error"), "{}", world.log());
     let heard = answered();
     let lost_packets: Vec<usize> = (1..=heard.len()).filter(|number| !heard.contains(number)).collect();
     assert_eq!(lost_packets, Vec::<usize>::new(), "of {}", heard.len());
