@@ -32,7 +32,7 @@ fn programs() -> PathBuf {
 }
 
 impl KubernetesLab {
-    fn new() -> KubernetesLab {
+    pub fn new() -> KubernetesLab {
         let alone = CLUSTER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::Builder::new().prefix("tortie-kube-").tempdir().unwrap();
         KubernetesLab { name: format!("kube{}", std::process::id()), dir, _alone: alone }
@@ -83,11 +83,30 @@ impl KubernetesLab {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
+    /// Runs a documented command with a shell; it must succeed. `DIR` is the directory of the Kubernetes programs.
+    pub fn shell(&self, line: &str) -> String {
+        let line = line.replace(" DIR", &format!(" {}", programs().display()));
+        let own = Path::new(TORTIE).parent().unwrap();
+        let path = format!("{}:{}", own.display(), std::env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("sh");
+        command.args(["-ec", &line]).env("PATH", path).env_remove("KUBECONFIG").stdin(Stdio::null());
+        let output =
+            command.env("TORTIE_LAB", &self.name).env("TORTIE_LAB_DIR", self.place()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Returns the path of a file in the directory of the test.
+    pub fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
 
-    fn must(&self, arguments: &[&str]) -> String {
+    pub fn must(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "lab {arguments:?}: {said}\n{}", self.picture());
@@ -224,6 +243,11 @@ impl KubernetesLab {
     /// Brings the lab down and asserts that nothing is left.
     pub fn down(&self) {
         self.must(&["down"]);
+        self.down_already();
+    }
+
+    /// Asserts that nothing of the lab is left.
+    pub fn down_already(&self) {
         assert!(!self.place().exists(), "{} is still there", self.place().display());
         let ours = format!("tortie-{}-", self.name);
         eventually("no process, no mount and no namespace is left", || self.traces(&ours).is_empty());

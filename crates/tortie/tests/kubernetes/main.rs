@@ -13,6 +13,7 @@
 mod api;
 mod cluster;
 mod controllers;
+mod documented;
 mod foreign;
 mod hubs;
 mod node_ports;
