@@ -300,7 +300,7 @@ fn wait_for<T>(asked: impl Future<Output = T>) -> io::Result<T> {
 }
 
 /// An argument that has the wrong form.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ArgumentFormatError {
     #[error("{0:?} is not an octal mode from 0 to 777")]
     Mode(String),
