@@ -5,6 +5,7 @@ mod bgp;
 mod cni;
 mod compute;
 mod control;
+mod flows;
 mod heap;
 mod hub;
 mod ipam;
@@ -36,7 +37,7 @@ struct BenchSuite {
     run: fn() -> SuiteResult,
 }
 
-const SUITES: [BenchSuite; 26] = [
+const SUITES: [BenchSuite; 27] = [
     BenchSuite { name: "model", run: model::run },
     BenchSuite { name: "store", run: store::run },
     BenchSuite { name: "ipam", run: ipam::run },
@@ -63,6 +64,7 @@ const SUITES: [BenchSuite; 26] = [
     BenchSuite { name: "l7-requests", run: l7::requests },
     BenchSuite { name: "l7-checks", run: l7::checks },
     BenchSuite { name: "api", run: api::run },
+    BenchSuite { name: "flows", run: flows::run },
 ];
 
 impl BenchSuite {

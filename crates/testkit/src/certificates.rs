@@ -39,12 +39,11 @@ impl CertificateMaker {
     }
 
     /// Issues a certificate for client and server authentication. `identities` are its URI names, such as
-    /// `spiffe://cluster.local/ns/default/sa/web`. `name` is the name of the files.
+    /// `spiffe://cluster.local/ns/default/sa/web`, and its DNS names. `name` is the name of the files.
     pub fn issue(&self, name: &str, identities: &[&str]) -> CertificateFiles {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.subject_alt_names =
-            identities.iter().map(|identity| SanType::URI((*identity).try_into().unwrap())).collect();
+        params.subject_alt_names = identities.iter().map(|identity| subject_name(identity)).collect();
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
@@ -58,6 +57,11 @@ impl CertificateMaker {
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         files
     }
+}
+
+fn subject_name(identity: &str) -> SanType {
+    let name = identity.try_into().unwrap();
+    if identity.contains("://") { SanType::URI(name) } else { SanType::DnsName(name) }
 }
 
 #[test]

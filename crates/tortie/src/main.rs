@@ -5,6 +5,7 @@ mod bgp;
 mod controllers;
 mod crds;
 mod datastore;
+mod flows;
 mod health;
 mod hub;
 mod l7;
@@ -87,6 +88,8 @@ enum TortieCommand {
     ///
     /// The program has the same commands when it is called as `dikastes`.
     L7(l7::L7Args),
+    /// Flow records: run a collector for Calico's Felix and Whisker (Calico's Goldmane), or list flows
+    Flows(flows::FlowsArgs),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
     /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
@@ -295,6 +298,7 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
         }
         TortieCommand::Health(args) => return health::run(&args, &mut out),
         TortieCommand::L7(args) => return l7::run(args, &mut out),
+        TortieCommand::Flows(args) => flows::run(args, &mut out),
         TortieCommand::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {
