@@ -100,7 +100,7 @@ impl FlowCollector {
             self.metrics.resent.inc();
             return;
         }
-        let is_measured = self.updates.fetch_add(1, Ordering::Relaxed) % INDEX_TIME_SAMPLING == 0;
+        let is_measured = self.updates.fetch_add(1, Ordering::Relaxed).is_multiple_of(INDEX_TIME_SAMPLING);
         let started = is_measured.then(Instant::now);
         let recorded = self.write(|ring| ring.add(flow, now));
         if let Some(started) = started {
