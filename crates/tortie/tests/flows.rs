@@ -1,4 +1,5 @@
 //! `tortie flows` as a process: the collector starts, answers its probes, serves a reader and stops on SIGTERM.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,4 +1,5 @@
 //! The collector's network interfaces with clients that are not ours: gRPC with Python's grpcio, HTTP with curl.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod whisker;
 

@@ -1,4 +1,5 @@
 //! The ring of flows against a naive model, with random histories and queries.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod model;
 
@@ -8,6 +9,9 @@ use prost::Message;
 use std::collections::BTreeMap;
 use tortie_flows::proto::*;
 use tortie_flows::ring::*;
+
+/// Makes a flow unusable.
+type FlowChange = fn(&mut Flow);
 
 const NO_LIMIT: usize = usize::MAX / 2;
 
@@ -254,12 +258,12 @@ fn removed_flows_are_counted_as_gone() {
 #[test]
 fn unusable_flows_are_rejected() {
     let mut ring = new_ring(NO_LIMIT);
-    let mut reject = |change: fn(&mut Flow)| {
+    let mut reject = |change: FlowChange| {
         let mut update = flow("web", START, 1);
         change(&mut update);
         ring.add(&update, START).unwrap_err().to_string()
     };
-    let cases: [(fn(&mut Flow), &str); 8] = [
+    let cases: [(FlowChange, &str); 8] = [
         (|flow| flow.key = None, "the update has no key"),
         (|flow| flow.bytes_in = -1, "bytes_in: -1 is not from 0 to 9223372036854775807"),
         (|flow| flow.key.as_mut().unwrap().dest_port = 70_000, "dest_port: 70000 is not from 0 to 65535"),
