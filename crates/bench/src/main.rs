@@ -7,6 +7,7 @@ mod compare;
 mod compute;
 mod control;
 mod environment;
+mod flows;
 mod heap;
 mod hub;
 mod ipam;
@@ -45,7 +46,7 @@ struct BenchSuite {
     run: fn() -> SuiteResult,
 }
 
-const SUITES: [BenchSuite; 26] = [
+const SUITES: [BenchSuite; 27] = [
     BenchSuite { name: "model", run: model::run },
     BenchSuite { name: "store", run: store::run },
     BenchSuite { name: "ipam", run: ipam::run },
@@ -72,6 +73,7 @@ const SUITES: [BenchSuite; 26] = [
     BenchSuite { name: "l7-requests", run: l7::requests },
     BenchSuite { name: "l7-checks", run: l7::checks },
     BenchSuite { name: "api", run: api::run },
+    BenchSuite { name: "flows", run: flows::run },
 ];
 
 impl BenchSuite {

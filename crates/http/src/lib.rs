@@ -36,6 +36,8 @@ use tokio::task::JoinSet;
 
 /// Connection limits of one listener, in total and per source address.
 const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 64, per_source: 16 };
+const DEFAULT_LIMITS: ListenerLimits =
+    ListenerLimits { connections: CONNECTION_LIMITS, lifetime: Some(MAX_CONNECTION_LIFETIME) };
 /// Time limit for the TLS handshake and for the headers of each request. It also bounds how long a kept-alive
 /// connection may wait for its next request.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,6 +46,14 @@ const MAX_CONNECTION_LIFETIME: Duration = Duration::from_secs(60);
 const MAX_BUFFER_BYTES: usize = 16 << 10;
 /// Delay after `accept` fails, for example because file descriptors are exhausted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Limits of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenerLimits {
+    pub connections: ConnectionLimits,
+    /// Maximum lifetime of a connection. Responses that never end need `None`.
+    pub lifetime: Option<Duration>,
+}
 
 /// Binds a listener to `host`, or to all addresses if `host` is empty: dual-stack, or IPv4 only if the kernel has no
 /// IPv6.
@@ -61,7 +71,18 @@ pub async fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 
 /// Accepts and serves connections until the future is dropped, which also closes all connections.
 pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTlsFiles>, closed: Counter) {
-    let mut table = ConnectionTable::new(CONNECTION_LIMITS);
+    serve_with_limits(listener, router, tls, closed, DEFAULT_LIMITS).await;
+}
+
+/// Accepts and serves connections like `serve`, with other limits.
+pub async fn serve_with_limits(
+    listener: TcpListener,
+    router: Router,
+    tls: Option<ListenerTlsFiles>,
+    closed: Counter,
+    limits: ListenerLimits,
+) {
+    let mut table = ConnectionTable::new(limits.connections);
     let mut tasks = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -80,24 +101,36 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<ListenerTl
         // Connections are never marked busy, so the oldest one is closed: its client had the most time to get a
         // response.
         let activity = ConnectionActivity::default();
-        let task = tasks.spawn(serve_connection(stream, router.clone(), tls.clone()));
+        let task = tasks.spawn(serve_connection(stream, router.clone(), tls.clone(), limits.lifetime));
         table.insert(source, activity, task);
     }
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, tls: Option<ListenerTlsFiles>) {
-    let Some(tls) = tls else { return serve_requests(stream, router).await };
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    tls: Option<ListenerTlsFiles>,
+    lifetime: Option<Duration>,
+) {
+    let Some(tls) = tls else { return serve_requests(stream, router, lifetime).await };
     match tokio::time::timeout(HEADER_READ_TIMEOUT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => serve_requests(stream, router).await,
+        Ok(Ok(stream)) => serve_requests(stream, router, lifetime).await,
         Ok(Err(error)) => tracing::warn!(%error, "TLS handshake of an HTTP connection failed"),
         Err(_) => {}
     }
 }
 
-async fn serve_requests(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+async fn serve_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    lifetime: Option<Duration>,
+) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT).max_buf_size(MAX_BUFFER_BYTES);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // An error means that the client disconnected; a timeout, that the connection reached its maximum lifetime.
-    let _ = tokio::time::timeout(MAX_CONNECTION_LIFETIME, connection).await;
+    let _ = match lifetime {
+        Some(lifetime) => tokio::time::timeout(lifetime, connection).await,
+        None => Ok(connection.await),
+    };
 }

@@ -40,10 +40,9 @@ impl CertificateMaker {
     }
 
     /// Issues a certificate for client and server authentication. `identities` are its URI names, such as
-    /// `spiffe://cluster.local/ns/default/sa/web`. `name` is the name of the files.
+    /// `spiffe://cluster.local/ns/default/sa/web`, and its DNS names. `name` is the name of the files.
     pub fn issue(&self, name: &str, identities: &[&str]) -> CertificateFiles {
-        let identity = |identity: &&str| SanType::URI((*identity).try_into().unwrap());
-        self.issue_with_names(name, identities.iter().map(identity).collect())
+        self.issue_with_names(name, identities.iter().map(|identity| subject_name(identity)).collect())
     }
 
     /// Issues a certificate for servers and clients on 127.0.0.1.
@@ -68,6 +67,11 @@ impl CertificateMaker {
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
         files
     }
+}
+
+fn subject_name(identity: &str) -> SanType {
+    let name = identity.try_into().unwrap();
+    if identity.contains("://") { SanType::URI(name) } else { SanType::DnsName(name) }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `tortie health`: reports the result of a node probe as its exit status. Also translates the command names used in
 //! manifests, `calico component node health --felix-live ...` and `calico-node -felix-live ...`, including those of the
-//! controllers and of Dikastes.
+//! controllers, of Goldmane, of whisker-backend and of Dikastes.
 
 use crate::up;
 use clap::Args;
@@ -61,6 +61,8 @@ pub fn translate_command_line(args: Vec<OsString>) -> Vec<OsString> {
             let words = ["tortie", name].map(OsString::from);
             words.into_iter().chain(args.into_iter().skip(3)).collect()
         }
+        (Some("calico"), ["component", "goldmane", ..]) => flows_command_line("serve", args),
+        (Some("calico"), ["component", "whisker-backend", ..]) => flows_command_line("whisker-backend", args),
         (Some("calico"), ["component", "dikastes", ..]) => l7_command_line(args.into_iter().skip(3)),
         (Some("dikastes"), _) => l7_command_line(args.into_iter().skip(1)),
         (Some("healthz"), rest) => healthz_command_line(rest),
@@ -77,6 +79,10 @@ fn health_command_line(flags: &[&str]) -> Vec<OsString> {
         _ => OsString::from(*word),
     });
     ["tortie", "health"].map(OsString::from).into_iter().chain(flags).collect()
+}
+
+fn flows_command_line(command: &str, args: Vec<OsString>) -> Vec<OsString> {
+    ["tortie", "flows", command].map(OsString::from).into_iter().chain(args.into_iter().skip(3)).collect()
 }
 
 fn l7_command_line(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -227,6 +233,8 @@ mod tests {
         assert_eq!(words("healthz -dialPath /a readiness"), ours);
         assert_eq!(words("/usr/bin/check-status -r -f x"), "tortie controllers -r --status-file x");
         assert_eq!(words("calico component typha -c x.cfg"), "tortie hub -c x.cfg");
+        assert_eq!(words("calico component goldmane --port 7443"), "tortie flows serve --port 7443");
+        assert_eq!(words("/usr/bin/calico component whisker-backend"), "tortie flows whisker-backend");
         for unchanged in ["calico", "tortie health -x", "calicoctl get nodes"] {
             assert_eq!(words(unchanged), unchanged);
         }

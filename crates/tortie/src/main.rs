@@ -8,6 +8,7 @@ mod controllers;
 mod crds;
 mod csi;
 mod datastore;
+mod flows;
 mod health;
 mod hub;
 mod l7;
@@ -96,6 +97,8 @@ enum TortieCommand {
     /// socket if policySyncPathPrefix is set. The program is the FlexVolume driver nodeagent/uds if it is called as
     /// `uds`.
     Csi(csi::CsiArgs),
+    /// Flow records: run a collector for Calico's Felix and Whisker (Calico's Goldmane), or list flows
+    Flows(flows::FlowsArgs),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
     /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
@@ -309,6 +312,7 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
         }
         TortieCommand::Health(args) => return health::run(&args, &mut out),
         TortieCommand::L7(args) => return l7::run(args, &mut out),
+        TortieCommand::Flows(args) => flows::run(args, &mut out),
         TortieCommand::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {
