@@ -135,7 +135,7 @@ impl HttpPolicyCluster<'_> {
         // The node counts a client as vanished that does not answer its pings; then the kernel closes the port.
         let is_closed = || !Tcp(80).answers(&frontend, web.addresses[0]);
         self.wait_for("the kernel admits nothing without the server", is_closed);
-        // Fails if kubelet has restarted the container meanwhile, on a slow machine.
+        // Ignore the result: on a slow machine kubelet may have restarted the container.
         signal(pid, "CONT");
         let is_allowed = || self.status("frontend", web.addresses[0], "GET", "/allowed") == Some(200);
         self.wait_for("the server is back", is_allowed);
