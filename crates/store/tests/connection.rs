@@ -252,7 +252,7 @@ async fn the_wrong_scheme_is_explained() {
         ..StoreConfig::at(plain.endpoint().replace("http", "https"))
     };
     let text = failure(&hasty(&config).await).await;
-    assert!(text.contains("does not speak TLS"), "{text}");
+    assert!(text.contains("does not use TLS"), "{text}");
 }
 
 #[tokio::test]
