@@ -69,6 +69,6 @@ impl CollectorMetrics {
         ] {
             page.0 += &summary.text(name, help);
         }
-        page.0 + &tortie_http::process::text()
+        page.0 + &tortie_http::process::render_metrics()
     }
 }
