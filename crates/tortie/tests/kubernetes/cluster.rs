@@ -97,11 +97,6 @@ impl KubernetesLab {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Returns the path of a file in the directory of the test.
-    pub fn file(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
     }
@@ -119,8 +114,8 @@ impl KubernetesLab {
     }
 
     /// Returns the path of a file that is removed with the lab. Nodes see it too.
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+    pub fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
     }
 
     /// Returns the output of kubectl, or an empty string if it fails, as it may for a while on a busy machine.

@@ -7,7 +7,7 @@ use crate::traffic::TransportPort::Tcp;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tortie_testkit::{envoy_program, eventually_showing};
@@ -44,7 +44,7 @@ struct HttpPolicyCluster<'a> {
 }
 
 pub fn decides_about_requests_to_a_deployment(cluster: &KubernetesLab) {
-    import_envoy(cluster, &["node1", "node2"]);
+    import_envoy(cluster);
     let test = HttpPolicyCluster { cluster };
     for name in ["10-csi.yaml", "20-settings.yaml", "sidecar.yaml"] {
         cluster.apply(&manifest(name));
@@ -194,14 +194,11 @@ impl HttpPolicyCluster<'_> {
 }
 
 /// Makes an image of Envoy and imports it on the nodes, as nothing is downloaded.
-fn import_envoy(cluster: &KubernetesLab, nodes: &[&str]) {
+fn import_envoy(cluster: &KubernetesLab) {
     let file = cluster.file("envoy.tar");
-    let envoy: PathBuf = envoy_program();
-    let [file, program] = [&file, &envoy].map(|path| path.to_str().unwrap());
-    cluster.lab(&["image", "--output", file, "--tag", ENVOY_IMAGE, "--program", program]);
-    for node in nodes {
-        cluster.on(node, &["ctr", "--namespace", "k8s.io", "images", "import", file]);
-    }
+    let program = envoy_program().display().to_string();
+    cluster.lab(&["image", "--output", &file, "--tag", ENVOY_IMAGE, "--program", &program]);
+    cluster.lab(&["image", "load", &file]);
 }
 
 /// Sends a request exactly as given and returns the status of the response.
