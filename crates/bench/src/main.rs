@@ -119,7 +119,7 @@ enum BenchCommand {
     },
     /// List the suites
     List,
-    /// Run the part of a suite that needs a process of its own; the suite's environment variable says which
+    /// Run the part of a suite that needs a separate process; the suite selects it by an environment variable
     #[command(hide = true)]
     Worker { suite: String },
 }

@@ -100,7 +100,8 @@ fn check_peers(all: &[&Resource], selectors: &BTreeMap<String, Selector>, plan: 
     for side in rules.flat_map(|rule| [&rule.source, &rule.destination]) {
         // Proxies know no labels of nodes.
         let of_nodes = |id: &SetId| selectors.get(&*id.0).is_some_and(Selector::selects_nodes);
-        let selects = !(side.sets.is_empty() && side.not_sets.is_empty()) && !side.sets.iter().any(of_nodes);
+        let has_sets = !side.sets.is_empty() || !side.not_sets.is_empty();
+        let selects = has_sets && !side.sets.iter().any(of_nodes);
         assert!(side.peer.is_none() || enabled, "{what}: {side:?}");
         assert!(side.peer.is_some() || !(selects && enabled), "{what}: {side:?}");
     }
