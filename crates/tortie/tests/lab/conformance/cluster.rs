@@ -150,9 +150,14 @@ impl ConformanceCluster {
         // Settings and profiles are written only once.
         self.wait("settings and profiles", |cluster| {
             let [home, other] = cluster.nodes.each_ref().map(|node| node.table(&["-s"]));
+            let are_complete = |table: &str, pods: usize| {
+                table.matches("goto policies-in-").count() == pods && !table.contains(" is missing")
+            };
             home.contains(ENDPOINT_TO_HOST_COMMENT)
-                && home.matches("jump in-profile/kns.shop").count() == 3
+                && home.contains("jump in-profile/kns.shop")
+                && are_complete(&home, 4)
                 && other.contains("jump in-profile/kns.other")
+                && are_complete(&other, 2)
         });
     }
 
