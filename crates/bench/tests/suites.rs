@@ -10,7 +10,7 @@ fn an_unknown_suite_lists_the_known_ones() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.starts_with("tortie-bench: no suite nothing; there are: model, "), "{said}");
-    assert!(said.trim_end().ends_with(", api"), "{said}");
+    assert!(said.trim_end().ends_with(", flows"), "{said}");
 }
 
 fn write_run(path: &Path, time: &str) {
