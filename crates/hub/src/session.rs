@@ -124,7 +124,7 @@ impl ClientSession {
                     None => {
                         self.phase = SessionPhase::Following { sequence: *sequence };
                         SessionStep::Send(vec![
-                            HubMessage::End(EndMessage { marks: ledger.marks().clone() }).frame(),
+                            HubMessage::End(EndMessage { marks: ledger.content_marks().clone() }).frame(),
                         ])
                     }
                 }

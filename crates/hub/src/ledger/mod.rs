@@ -9,7 +9,7 @@ pub use log::ChangeLogLimits;
 
 use crate::protocol::{
     BUCKET_COUNT, ChangesMessage, DigestSum, FeedRecord, HubMessage, HubStoreStatus, MAX_RECORD_BYTES,
-    RecordAction, RecordPayload, build_key_prefix, choose_bucket, find_range_class, to_record,
+    RecordAction, RecordPayload, build_key_prefix, choose_bucket, find_class, find_range_class, to_record,
 };
 use bytes::Bytes;
 use log::ChangeLog;
@@ -49,6 +49,9 @@ pub struct HubLedger {
     classes: BTreeSet<String>,
     /// For each class, the revision up to which all changes have been received.
     marks: BTreeMap<String, u64>,
+    /// For each class with a mark, the revision that a client has seen after it has received the content of this ledger:
+    /// the mark, or the last deletion if that is newer. An entry reveals its revision to the client, a missing one does not.
+    content_marks: BTreeMap<String, u64>,
     status: HubStoreStatus,
     in_sync: bool,
     counts: LedgerCounts,
@@ -78,6 +81,7 @@ impl HubLedger {
             log: ChangeLog::new(limits),
             classes: ranges.iter().filter_map(find_range_class).map(str::to_owned).collect(),
             marks: BTreeMap::new(),
+            content_marks: BTreeMap::new(),
             status: HubStoreStatus::default(),
             in_sync: false,
             counts: LedgerCounts::default(),
@@ -97,6 +101,7 @@ impl HubLedger {
                     if let (Some(class), Some(number)) = (find_range_class(&range), revision.number()) {
                         self.flush(&mut records, None);
                         self.marks.insert(class.to_owned(), number);
+                        self.content_marks.insert(class.to_owned(), number);
                     }
                 }
                 FeedMessage::Event(FeedEvent::InSync) => {
@@ -110,10 +115,25 @@ impl HubLedger {
                 FeedMessage::Event(FeedEvent::ConnectionBack { failed_attempts }) => {
                     self.flush(&mut records, Some(HubStoreStatus { trouble: None, failed_attempts }));
                 }
-                entry => records.extend(self.convert_entry(entry).map(Arc::new)),
+                entry => {
+                    let record = self.convert_entry(entry).map(Arc::new);
+                    record.iter().for_each(|record| self.mark_deletion(record));
+                    records.extend(record);
+                }
             }
         }
         self.flush(&mut records, None);
+    }
+
+    /// Raises the content mark of the class if the record is a deletion.
+    fn mark_deletion(&mut self, record: &FeedRecord) {
+        if record.action() == RecordAction::Delete
+            && let Ok(revision) = record.revision.parse::<u64>()
+            && let Some(class) = find_class(&record.key)
+            && let Some(mark) = self.content_marks.get_mut(&class)
+        {
+            *mark = revision.max(*mark);
+        }
     }
 
     fn convert_entry(&mut self, entry: FeedMessage) -> Option<FeedRecord> {
@@ -208,8 +228,8 @@ impl HubLedger {
         self.buckets.iter().map(|bucket| bucket.count(&begin)).sum()
     }
 
-    pub fn marks(&self) -> &BTreeMap<String, u64> {
-        &self.marks
+    pub fn content_marks(&self) -> &BTreeMap<String, u64> {
+        &self.content_marks
     }
 
     /// Returns a class that the client wants and that this hub does not watch.

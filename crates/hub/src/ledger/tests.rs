@@ -96,3 +96,24 @@ fn a_hub_is_behind_only_with_ordered_revisions() {
     ledger.apply_feed([FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: 5.into() }]);
     assert!(!ledger.is_behind(&marks(5)));
 }
+
+/// Otherwise a client that has received the content without the entry could receive the entry again from a hub that lags
+/// behind.
+#[test]
+fn deletions_count_as_seen_before_their_mark() {
+    let mut ledger = ledger(ChangeLogLimits::default());
+    let reached =
+        |revision: u64| FeedMessage::Reached { range: KeyRange::all(Kind::Tier), revision: revision.into() };
+    let mut late = self::ledger(ChangeLogLimits::default());
+    for hub in [&mut ledger, &mut late] {
+        hub.apply_feed([put("a", 1, 0), reached(1)]);
+    }
+    ledger.apply_feed([delete("a", 2)]);
+    assert_eq!(ledger.content_marks()["Tier"], 2);
+    assert!(late.is_behind(ledger.content_marks()));
+    late.apply_feed([delete("a", 2), reached(2)]);
+    assert!(!late.is_behind(ledger.content_marks()));
+    // After the datastore was restored from a backup, revisions are lower.
+    ledger.apply_feed([reached(1)]);
+    assert_eq!(ledger.content_marks()["Tier"], 1);
+}
