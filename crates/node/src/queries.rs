@@ -90,9 +90,9 @@ fn list_settings(state: &NodeState) -> Value {
 /// Why a query has no answer. The client receives the text.
 #[derive(Debug, thiserror::Error)]
 enum QueryError {
-    #[error("the question must be an object with the field \"ask\"")]
+    #[error("the query must be an object with the field \"ask\"")]
     NoQuestion,
-    #[error("{0:?} is no question that is known here")]
+    #[error("unknown query {0:?}")]
     UnknownQuestion(String),
     #[error("{}", trouble.as_deref().unwrap_or("this node does not speak BGP"))]
     NoBgp { trouble: Option<String> },

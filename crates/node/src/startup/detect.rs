@@ -141,7 +141,7 @@ fn find_source_address(
     });
     let local = local.map_err(unreachable)?.ip();
     let address = with_mask(local, interfaces).unwrap_or_else(|| IpNet::from(local));
-    Ok(DetectedAddress { address, reason: format!("the way to {destination} leaves from it") })
+    Ok(DetectedAddress { address, reason: format!("the route to {destination} leaves through it") })
 }
 
 /// Returns the address with the prefix length that it has on its interface.
