@@ -30,8 +30,8 @@ pub(crate) fn find_path(config: &str) -> String {
 /// Returns the value of a key of a JSON object that is a string or a number, without a JSON parser. The daemon parses the
 /// configuration properly; the plugin only needs the path of the socket and its log file.
 ///
-/// Only keys of the outermost object count. Authors of pods choose what is inside of others: Multus copies `cni-args` from
-/// an annotation to `args`, and runtimes copy annotations to `runtimeConfig`.
+/// Only keys of the outermost object count. Authors of pods control the content of inner objects: Multus copies `cni-args`
+/// from an annotation to `args`, and runtimes copy annotations to `runtimeConfig`.
 pub(crate) fn value_text(json: &str, key: &str) -> Option<String> {
     let mut rest = json;
     let mut depth = 0usize;
