@@ -1,5 +1,5 @@
-//! Accepts TLS connections with a client certificate, up to a limit, and passes them to the server. Anybody can begin a
-//! handshake, so handshakes have separate limits: those of one source must not keep nodes out.
+//! Accepts TLS connections with a client certificate, up to a limit, and passes them to the server. Handshakes have
+//! separate limits, because they need no certificate: clients without one must not prevent nodes from connecting.
 
 use crate::collector::FlowCollector;
 use crate::metrics::CollectorMetrics;

@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tortie_plan::bgp::PasswordReference;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::OrchestratorClient;
-use tortie_store::{Backoff, StoreLimits, StoreResult};
+use tortie_store::{Backoff, StoreError, StoreLimits, StoreResult};
 
 /// Namespace of the Secrets if no variable names it, as in Calico.
 pub const DEFAULT_SECRET_NAMESPACE: &str = "kube-system";
@@ -27,7 +27,10 @@ const MAX_SECRET_RETRY_DELAY: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SecretContent {
     NotRead,
+    /// kube-apiserver rejected the request.
     Refused(String),
+    /// kube-apiserver has not responded since the node follows the Secret.
+    Unavailable(String),
     /// The data; empty if the Secret does not exist.
     Read(BTreeMap<String, String>),
 }
@@ -84,6 +87,9 @@ impl ClusterSecrets {
             SecretContent::Refused(reason) => {
                 Err(PasswordError::Refused { name, key, namespace, reason: reason.clone() })
             }
+            SecretContent::Unavailable(reason) => {
+                Err(PasswordError::Unavailable { name, key, reason: reason.clone() })
+            }
             SecretContent::Read(data) => data
                 .get(&key)
                 .and_then(|text| trimmed(text))
@@ -111,12 +117,16 @@ async fn follow_secret(
             backoff.reset();
         }
         tracing::debug!(%error, "the watch of a secret ended; retrying");
-        content.send_if_modified(|content| match content {
-            SecretContent::Read(_) => false,
-            _ => {
-                *content = SecretContent::Refused(error.to_string());
-                true
+        content.send_if_modified(|content| {
+            if matches!(content, SecretContent::Read(_)) {
+                return false;
             }
+            let reason = error.to_string();
+            *content = match error {
+                StoreError::Unauthorized(_) => SecretContent::Refused(reason),
+                _ => SecretContent::Unavailable(reason),
+            };
+            true
         });
         tokio::time::sleep(choose_retry_delay(&mut backoff)).await;
     }
