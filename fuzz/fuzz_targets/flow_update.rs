@@ -39,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(sum, packets);
     }
     let statistics = StatisticsQuery::new(Default::default()).expect("a valid request");
-    ring.collect_statistics(&statistics, NOW);
+    let _ = ring.collect_statistics(&statistics, NOW);
     ring.advance(NOW + 7200);
     assert_eq!((ring.keys(), ring.bytes()), (0, 0));
 });

@@ -56,26 +56,26 @@ impl ManagedFields {
     pub fn decode(entries: &[Value]) -> Result<ManagedFields, ManagedFieldsError> {
         let mut managed = ManagedFields::default();
         for (index, entry) in entries.iter().enumerate() {
-            let operation = match write_text(entry, "operation") {
+            let operation = match read_text(entry, "operation") {
                 "Apply" => ManagerOperation::Apply,
                 "Update" => ManagerOperation::Update,
                 _ => return Err(ManagedFieldsError::Entry { index, field: "operation" }),
             };
-            let api_version = write_text(entry, "apiVersion").to_owned();
+            let api_version = read_text(entry, "apiVersion").to_owned();
             if api_version.is_empty() {
                 return Err(ManagedFieldsError::Entry { index, field: "apiVersion" });
             }
-            if write_text(entry, "fieldsType") != "FieldsV1" {
+            if read_text(entry, "fieldsType") != "FieldsV1" {
                 return Err(ManagedFieldsError::Entry { index, field: "fieldsType" });
             }
             let id = ManagerId {
-                manager: write_text(entry, "manager").to_owned(),
+                manager: read_text(entry, "manager").to_owned(),
                 operation,
                 api_version: match operation {
                     ManagerOperation::Apply => String::new(),
                     ManagerOperation::Update => api_version.clone(),
                 },
-                subresource: write_text(entry, "subresource").to_owned(),
+                subresource: read_text(entry, "subresource").to_owned(),
             };
             let set = fields_v1::decode(entry.get("fieldsV1").unwrap_or(&Value::Null))?;
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
@@ -140,7 +140,7 @@ impl ManagedFields {
     }
 }
 
-fn write_text<'a>(entry: &'a Value, field: &str) -> &'a str {
+fn read_text<'a>(entry: &'a Value, field: &str) -> &'a str {
     entry.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -4,7 +4,7 @@
 use crate::socket::value_text;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -100,8 +100,8 @@ impl PluginLogFile {
     /// Renames a file that has reached its size, and removes renamed files that are too many or too old.
     fn rotate_full(&self, file: &File, now: Duration) {
         let is_full = file.metadata().is_ok_and(|found| found.len() >= self.max_bytes);
-        // Another plugin that holds the lock renames the file.
-        if !is_full || file.try_lock().is_err() {
+        // Another plugin that holds the lock renames the file, or has renamed it since this one opened it.
+        if !is_full || file.try_lock().is_err() || !self.is_current(file) {
             return;
         }
         let (Some(directory), Some(stem)) = (self.path.parent(), self.path.file_stem()) else { return };
@@ -113,6 +113,13 @@ impl PluginLogFile {
             return;
         }
         remove_rotated(directory, &stem, &extension, self.max_age, self.max_files);
+    }
+
+    /// Returns whether an open file still has the name of the log file.
+    fn is_current(&self, file: &File) -> bool {
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        let named = fs::metadata(&self.path).map(identity);
+        named.is_ok_and(|named| file.metadata().map(identity).is_ok_and(|opened| opened == named))
     }
 }
 
@@ -212,6 +219,13 @@ mod tests {
         log.write(LogLevel::Info, "small");
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 3);
         assert!(fs::read_to_string(&path).unwrap().ends_with("small\n"));
+
+        // Another plugin has renamed the file that this one has open.
+        let renamed = log.open().unwrap();
+        log.write(LogLevel::Info, &large);
+        log.write(LogLevel::Info, "kept");
+        log.rotate_full(&renamed, Duration::ZERO);
+        assert!(fs::read_to_string(&path).unwrap().ends_with("kept\n"));
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -27,22 +27,52 @@ pub(crate) fn find_path(config: &str) -> String {
         .unwrap_or_else(|| DEFAULT_SOCKET.to_owned())
 }
 
-/// Returns the value of a JSON key that is a string or a number, without a JSON parser. The daemon parses the
+/// Returns the value of a key of a JSON object that is a string or a number, without a JSON parser. The daemon parses the
 /// configuration properly; the plugin only needs the path of the socket and its log file.
+///
+/// Only keys of the outermost object count. Authors of pods control the content of inner objects: Multus copies `cni-args`
+/// from an annotation to `args`, and runtimes copy annotations to `runtimeConfig`.
 pub(crate) fn value_text(json: &str, key: &str) -> Option<String> {
-    let (_, rest) = json.split_once(&format!("\"{key}\""))?;
-    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
-    if rest.starts_with(|first: char| first.is_ascii_digit()) {
-        return Some(rest.chars().take_while(char::is_ascii_digit).collect());
+    let mut rest = json;
+    let mut depth = 0usize;
+    while let Some(first) = rest.chars().next() {
+        let after = &rest[first.len_utf8()..];
+        rest = after;
+        match first {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.checked_sub(1)?,
+            '"' => {
+                let (text, after) = split_string(after)?;
+                rest = after;
+                let value = after.trim_start().strip_prefix(':');
+                if let Some(value) = value.filter(|_| depth == 1 && text == key) {
+                    return read_value(value.trim_start());
+                }
+            }
+            _ => {}
+        }
     }
-    let rest = rest.strip_prefix('"')?;
-    let mut value = String::new();
-    let mut chars = rest.chars();
+    None
+}
+
+/// Returns the string or the number at the beginning of `json`.
+fn read_value(json: &str) -> Option<String> {
+    if json.starts_with(|first: char| first.is_ascii_digit()) {
+        return Some(json.chars().take_while(char::is_ascii_digit).collect());
+    }
+    split_string(json.strip_prefix('"')?).map(|(text, _)| text)
+}
+
+/// Returns the string that begins behind its opening quote, and what follows its end. Of the escapes, those of single
+/// characters are decoded.
+fn split_string(json: &str) -> Option<(String, &str)> {
+    let mut text = String::new();
+    let mut chars = json.chars();
     loop {
         match chars.next()? {
-            '"' => return Some(value),
-            '\\' => value.push(chars.next()?),
-            c => value.push(c),
+            '"' => return Some((text, chars.as_str())),
+            '\\' => text.push(chars.next()?),
+            other => text.push(other),
         }
     }
 }
@@ -87,6 +117,21 @@ mod tests {
             assert_eq!(value_text(config, SOCKET_KEY), None, "{config}");
         }
         assert_eq!(value_text(r#"{"a": 10}"#, "a").as_deref(), Some("10"));
+    }
+
+    #[test]
+    fn only_keys_of_the_outermost_object_count() {
+        let foreign = r#""tortie_socket":"/tmp/x","log_file_path":"/etc/x""#;
+        for config in [
+            format!(r#"{{"args":{{"cni":{{{foreign}}}}},"name":"n"}}"#),
+            format!(r#"{{"list":[{{{foreign}}}],"name":"tortie_socket"}}"#),
+            r#"{"tortie_socket\"":"/tmp/x","text":"{\"tortie_socket\":\"/tmp/x\"}"}"#.to_owned(),
+            format!(r#"{{}}}},{{{foreign}}}"#),
+        ] {
+            assert_eq!(value_text(&config, SOCKET_KEY), None, "{config}");
+        }
+        let own = format!(r#"{{"args":{{{foreign}}},"text":"}}","tortie_socket":"/run/own"}}"#);
+        assert_eq!(value_text(&own, SOCKET_KEY).as_deref(), Some("/run/own"));
     }
 
     #[test]

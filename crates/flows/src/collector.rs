@@ -3,7 +3,9 @@
 use crate::metrics::CollectorMetrics;
 use crate::proto::{Filter, Flow, FlowListResult, FlowResult, ListMetadata};
 use crate::resend::{NodeConnection, ResendFilter};
-use crate::ring::{BucketNumber, BucketSnapshot, FlowQuery, FlowRing, QueryError, RingOptions};
+use crate::ring::{
+    BucketNumber, BucketSnapshot, FlowQuery, FlowRing, MAX_RESULT_BYTES, QueryError, RingOptions,
+};
 use prost::Message;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -15,8 +17,6 @@ use tortie_http::liveness::ComponentHeartbeat;
 
 /// Number of flows that are summed while the ring is locked.
 const LIST_CHUNK_FLOWS: usize = 512;
-/// Limit of a list. Larger results must be requested in pages.
-const MAX_LIST_BYTES: usize = 64 << 20;
 /// Flows that are remembered to recognise those that are sent again; about 30 bytes each.
 const MAX_REMEMBERED_FLOWS: usize = 1 << 20;
 /// The time of one of so many updates is measured.
@@ -136,7 +136,7 @@ impl FlowCollector {
                 flows.extend(chunk.iter().filter_map(|flow| ring.aggregate(*flow, &page.buckets)))
             });
             bytes += flows[before..].iter().map(FlowResult::encoded_len).sum::<usize>();
-            if bytes > MAX_LIST_BYTES {
+            if bytes > MAX_RESULT_BYTES {
                 self.metrics.oversized_lists.inc();
                 return Err(ListError::TooLarge { total: page.total });
             }

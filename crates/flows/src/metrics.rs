@@ -16,9 +16,9 @@ declare_metrics! {
         pub streams: Gauge = "goldmane_num_streams", "Streams of readers";
         pub refused_streams: Counter = "tortie_flows_refused_streams", "Streams refused because there were too many";
         pub refused_queries: Counter = "tortie_flows_refused_queries", "Queries refused because others took too long";
-        pub oversized_lists: Counter = "tortie_flows_oversized_lists", "Lists refused because the result was too large";
+        pub oversized_lists: Counter = "tortie_flows_oversized_lists", "Lists, hints and statistics refused because the result was too large";
         pub refused_connections: Counter = "tortie_flows_refused_connections",
-            "Connections closed because there were too many";
+            "Connections closed because there were too many, also of one source during the TLS handshake";
         pub failed_handshakes: Counter = "tortie_flows_failed_handshakes",
             "Connections without a TLS handshake with an accepted client certificate";
         pub resent: Counter = "tortie_flows_resent_flows", "Flows that a node sent again after it reconnected";

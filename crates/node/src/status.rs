@@ -195,7 +195,7 @@ fn take_in(state: &NodeState, report: DataplaneReport) {
             state.set_mtu(choice);
         }
         DataplaneReport::Oversized(workloads) => {
-            let warning = truncate_oversized(&workloads);
+            let warning = describe_oversized(&workloads);
             if let Some(warning) = &warning {
                 tracing::warn!(warning, "workloads run with an older, larger MTU");
             }
@@ -304,7 +304,7 @@ fn overruled_warning(failure: &KernelFailure) -> NetworkWarning {
 }
 
 /// Returns a warning with some of the workloads whose MTU is larger than that of the path.
-fn truncate_oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
+fn describe_oversized(workloads: &BTreeMap<WorkloadId, u32>) -> Option<String> {
     const SHOWN: usize = 3;
     let shown: Vec<String> =
         workloads.iter().take(SHOWN).map(|(id, mtu)| format!("{} {mtu}", id.workload)).collect();

@@ -12,7 +12,7 @@ use tortie_model::key::AffinityType;
 use tortie_model::kubernetes::ClusterPolicyKind;
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
 use tortie_store::{PageRequest, ResourceClient, StoreClient, StoreConfig, StoreError, StoreEvent};
-use tortie_testkit::{ApiServer, CalicoGroup};
+use tortie_testkit::{ApiServer, CalicoGroup, UNPRIVILEGED_USERS};
 
 /// Starts an API server with the definitions in both API groups.
 fn start() -> ApiServer {
@@ -64,6 +64,46 @@ async fn one_server_serves_everything() {
     kubernetes_objects_are_derived(&server).await;
     policies_of_kubernetes_are_ours(&server).await;
     an_unserved_kind_is_empty_until_served(&server).await;
+}
+
+/// The role of an older release does not include kinds that are new: as long as the server does not have them, it must not
+/// prevent the node from reading the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn absent_kinds_need_no_rights() {
+    let server = ApiServer::start_with_rules();
+    server.install(CalicoGroup::V3);
+    let user = UNPRIVILEGED_USERS[0];
+    let api = "rbac.authorization.k8s.io";
+    let may_read = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": ["list", "watch"]});
+    let rules = [
+        may_read("projectcalico.org", "globalnetworkpolicies"),
+        may_read("policy.networking.k8s.io", "clusternetworkpolicies"),
+    ];
+    let role = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
+    server.create(&format!("/apis/{api}/v1/clusterroles"), &role);
+    let binding = json!({"apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": user},
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": api, "kind": "User", "name": user}]});
+    server.create(&format!("/apis/{api}/v1/clusterrolebindings"), &binding);
+    let kubeconfig = server.kubeconfig_of(user).display().to_string();
+    let config = StoreConfig { kubeconfig, ..config(&server, CalicoGroup::V3) };
+    let client = StoreClient::connect(&config).await.unwrap();
+    let range = KeyRange::all(Kind::GlobalNetworkPolicy);
+    let mut watch = client.watch(range.clone(), None);
+    assert!(matches!(next(&mut watch).await, StoreEvent::InSync(_)));
+    assert!(client.list(&range).await.unwrap().entries.is_empty());
+    // Policies that may exist must not be ignored. Discovery may lag behind.
+    server.install_cluster_policies(ClusterPolicyKind::AdminNetworkPolicy);
+    let refusal = tokio::time::timeout(Duration::from_secs(60), async {
+        loop {
+            match client.list(&range).await {
+                Err(StoreError::Unauthorized(reason)) => return reason,
+                _ => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
+    });
+    let refusal = refusal.await.unwrap();
+    assert!(refusal.contains("adminnetworkpolicies"), "{refusal}");
 }
 
 async fn the_rules_of_every_store(resources: &ResourceClient) {

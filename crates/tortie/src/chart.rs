@@ -83,6 +83,18 @@ fn the_csi_driver_of_the_chart_equals_the_manifest() {
     assert_eq!(rendered, read_deploy("l7/10-csi.yaml"));
 }
 
+/// Many keep an edited ConfigMap when they upgrade. A container whose required key is missing does not start.
+#[test]
+fn settings_that_older_versions_lack_are_optional() {
+    for manifest in ["20-node.yaml", "30-controllers.yaml", "40-hub.yaml"] {
+        let text = read_deploy(manifest);
+        for key in ["etcd_ca", "etcd_cert", "etcd_key"] {
+            let reference = format!("configMapKeyRef: {{name: tortie-config, key: {key}, optional: true}}");
+            assert!(text.contains(&reference), "{manifest}: {key}");
+        }
+    }
+}
+
 /// A cluster whose own plugin connects the pods.
 struct PolicyOnlyPlatform {
     file: &'static str,

@@ -27,7 +27,7 @@ pub(super) async fn remove(netns: &Netns) -> FelixRemoval {
 async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
     let socket = netns.netfilter_socket()?;
     let mut outcome = FelixRemoval::default();
-    for name in parse_names(&socket).await? {
+    for name in list_names(&socket).await? {
         if !FELIX_SET_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
@@ -41,7 +41,7 @@ async fn remove_from(netns: &Netns) -> DataplaneResult<FelixRemoval> {
 }
 
 /// Returns the names of all sets; empty if the kernel does not support ipset.
-async fn parse_names(socket: &NetlinkSocket) -> DataplaneResult<Vec<String>> {
+async fn list_names(socket: &NetlinkSocket) -> DataplaneResult<Vec<String>> {
     let attributes = request().number(FLAGS, LIST_NAMES_FLAG);
     match ask(socket, LIST, NLM_F_DUMP, attributes).await? {
         IpsetResponse::Names(names) => Ok(names),

@@ -3,7 +3,7 @@
 use super::filter::{all_hits, check_filter};
 use super::intern::InternId;
 use super::key::decode_trace;
-use super::query::QueryError;
+use super::query::{MAX_RESULT_BYTES, QueryError};
 use super::window::TimeWindow;
 use super::{FlowRing, FlowSlot};
 use crate::proto::{Filter, FilterType, PolicyHit, PolicyKind};
@@ -39,8 +39,13 @@ impl FlowRing {
             used[id.index()] = true;
         });
         let used = used.iter().enumerate().filter(|(_, used)| **used).map(|(id, _)| table.get_index(id));
+        let mut bytes = 0;
         if hint_name(kind, None).is_some() {
             let mut values: Vec<&[u8]> = used.collect();
+            bytes += values.iter().map(|value| value.len() + size_of::<String>()).sum::<usize>();
+            if bytes > MAX_RESULT_BYTES {
+                return Err(QueryError::TooLarge);
+            }
             values.sort_unstable();
             return Ok(values.into_iter().map(|value| String::from_utf8_lossy(value).into_owned()).collect());
         }
@@ -48,7 +53,13 @@ impl FlowRing {
         for trace in used {
             let trace = decode_trace(trace);
             let hits = all_hits(&trace).filter(|hit| hit.kind != i32::from(PolicyKind::Profile));
-            values.extend(hits.map(|hit| hint_value(kind, hit)));
+            for value in hits.map(|hit| hint_value(kind, hit)) {
+                let value_bytes = value.len() + size_of::<String>();
+                bytes += if values.insert(value) { value_bytes } else { 0 };
+            }
+            if bytes > MAX_RESULT_BYTES {
+                return Err(QueryError::TooLarge);
+            }
         }
         Ok(values.into_iter().collect())
     }

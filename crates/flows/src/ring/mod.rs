@@ -13,7 +13,7 @@ mod window;
 pub use filter::{FilterError, NETWORK_NAMES, NO_NAMESPACE, check_filter};
 pub use hints::HintError;
 pub use key::{FOLDED_NAME, FlowRejection};
-pub use query::{FlowPage, FlowQuery, FlowRef, PageRequest, QueryError};
+pub use query::{FlowPage, FlowQuery, FlowRef, MAX_RESULT_BYTES, PageRequest, QueryError};
 pub use sample::BucketNumber;
 pub use statistics::StatisticsQuery;
 pub use window::{TimeWindow, resolve_time};

@@ -10,6 +10,9 @@ use super::{BucketSnapshot, FlowRing, FlowSlot};
 use crate::proto::{Filter, Flow, FlowResult, SortBy};
 use std::ops::Range;
 
+/// Limit of the estimated size of a result. Nodes determine how many flows, names and policies there are.
+pub const MAX_RESULT_BYTES: usize = 64 << 20;
+
 /// Identity of a flow in the ring. It is invalid once the flow is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRef {
@@ -35,6 +38,8 @@ pub enum QueryError {
     PageWithoutSize { page: i64 },
     #[error("{field}: the value {value} is unknown")]
     Unknown { field: &'static str, value: i32 },
+    #[error("the result would be larger than {} MiB; request a shorter time or filter", MAX_RESULT_BYTES >> 20)]
+    TooLarge,
 }
 
 /// The requested part of a result. A size of zero means everything.

@@ -3,7 +3,7 @@
 use super::filter::{check_policy_match, match_hit};
 use super::intern::InternId;
 use super::key::decode_trace;
-use super::query::QueryError;
+use super::query::{MAX_RESULT_BYTES, QueryError};
 use super::sample::{BucketNumber, FlowCounters, clamp};
 use super::window::TimeWindow;
 use super::{FlowRing, FlowSlot};
@@ -13,6 +13,9 @@ use crate::proto::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+
+/// Size of one point of a result: the time and six sums.
+const POINT_BYTES: usize = 7 * size_of::<i64>();
 
 #[derive(Clone, Debug)]
 pub struct StatisticsQuery {
@@ -46,21 +49,32 @@ struct GroupSums(BTreeMap<BucketNumber, [[u64; 2]; 3]>);
 impl FlowRing {
     /// Sums the flows that each policy or rule decided. A hit at the end of a tier counts for its trigger; of the pending
     /// hits only those of staged policies count, because the others repeat enforced ones.
-    pub fn collect_statistics(&self, query: &StatisticsQuery, now: i64) -> Vec<StatisticsResult> {
+    pub fn collect_statistics(
+        &self,
+        query: &StatisticsQuery,
+        now: i64,
+    ) -> Result<Vec<StatisticsResult>, QueryError> {
         let buckets = query.window.buckets(self, now);
+        let points = if query.time_series { buckets.len() } else { 1 };
+        let mut bytes = 0;
         let mut groups: HashMap<GroupKey, usize> = HashMap::new();
         let mut sums: Vec<GroupSums> = Vec::new();
         // The groups and actions of each trace and reporter.
         let mut known: HashMap<(InternId, u8), Vec<(usize, usize)>> = HashMap::new();
         let everything = Filter::default();
         self.visit_matching(&everything, &buckets, |_, slot, samples| {
+            if bytes > MAX_RESULT_BYTES {
+                return;
+            }
             let memo = known.entry((slot.key.trace, slot.key.reporter)).or_insert_with(|| {
                 let trace = decode_trace(self.traces.get(slot.key.trace));
                 let mut found = Vec::new();
                 for (key, action) in list_groups(query, &trace, slot.key.reporter) {
+                    let group_bytes = estimate_group(&key, points);
                     let group = *groups.entry(key).or_insert(sums.len());
                     if group == sums.len() {
                         sums.push(GroupSums::default());
+                        bytes += group_bytes;
                     }
                     found.push((group, action));
                 }
@@ -70,9 +84,14 @@ impl FlowRing {
                 sums[*group].add_samples(query, *action, slot, samples.clone(), buckets.start);
             }
         });
+        if bytes > MAX_RESULT_BYTES {
+            return Err(QueryError::TooLarge);
+        }
         let mut groups: Vec<(GroupKey, usize)> = groups.into_iter().collect();
         groups.sort_unstable();
-        groups.into_iter().map(|(key, group)| self.render_group(query, key, &sums[group], &buckets)).collect()
+        let results =
+            groups.into_iter().map(|(key, group)| self.render_group(query, key, &sums[group], &buckets));
+        Ok(results.collect())
     }
 
     fn render_group(
@@ -107,6 +126,12 @@ impl FlowRing {
         }
         result
     }
+}
+
+/// Returns the estimated size of the result of a group.
+fn estimate_group(key: &GroupKey, points: usize) -> usize {
+    let (tier, namespace, name, ..) = key;
+    size_of::<StatisticsResult>() + tier.len() + namespace.len() + name.len() + points * POINT_BYTES
 }
 
 /// Returns the groups that a trace belongs to, each once per action, with the position of the action's sums.

@@ -1,4 +1,5 @@
-//! Accepts TLS connections with a client certificate, up to a limit, and passes them to the server.
+//! Accepts TLS connections with a client certificate, up to a limit, and passes them to the server. Handshakes have
+//! separate limits, because they need no certificate: clients without one must not prevent nodes from connecting.
 
 use crate::collector::FlowCollector;
 use crate::metrics::CollectorMetrics;
@@ -11,10 +12,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
+use tortie_http::{ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable};
 use tortie_tls::{TlsError, TlsFiles, TlsReloader};
 
 /// Maximum number of connections: one for each node, and those of readers.
@@ -22,6 +25,8 @@ const MAX_CONNECTIONS: usize = 8192;
 /// Maximum number of accepted connections that the server has not taken over yet.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits of concurrent handshakes; beyond them the oldest one is ended. After a restart all nodes connect at once.
+const HANDSHAKE_LIMITS: ConnectionLimits = ConnectionLimits { total: MAX_CONNECTIONS, per_source: 64 };
 /// Delay after `accept` fails, for example because file descriptors are exhausted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -70,6 +75,8 @@ async fn forward_connections(
     connections: &mpsc::Sender<io::Result<FlowConnection>>,
 ) {
     let limit = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut handshakes = ConnectionTable::new(HANDSHAKE_LIMITS);
+    let mut tasks = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -79,19 +86,24 @@ async fn forward_connections(
                 continue;
             }
         };
-        let Ok(permit) = limit.clone().try_acquire_owned() else {
+        while tasks.try_join_next().is_some() {}
+        let source = from.ip().to_canonical();
+        if handshakes.make_room(source) != ConnectionAdmission::Free {
             metrics.refused_connections.inc();
-            continue;
-        };
+        }
         // If the connection is already closed, reading it reports the error.
         let _ = stream.set_nodelay(true);
-        let (acceptor, connections) = (tls.get(), connections.clone());
-        let failed = metrics.failed_handshakes.clone();
-        tokio::spawn(async move {
+        let (acceptor, connections, limit) = (tls.get(), connections.clone(), limit.clone());
+        let (refused, failed) = (metrics.refused_connections.clone(), metrics.failed_handshakes.clone());
+        let task = tasks.spawn(async move {
             match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
-                    let peer = PeerAddress(from.ip().to_canonical());
-                    let _ = connections.send(Ok(FlowConnection { stream, peer, _permit: permit })).await;
+                    let Ok(permit) = limit.try_acquire_owned() else {
+                        refused.inc();
+                        return;
+                    };
+                    let connection = FlowConnection { stream, peer: PeerAddress(source), _permit: permit };
+                    let _ = connections.send(Ok(connection)).await;
                 }
                 Ok(Err(error)) => {
                     failed.inc();
@@ -102,6 +114,7 @@ async fn forward_connections(
                 }
             }
         });
+        handshakes.insert(source, ConnectionActivity::default(), task);
     }
 }
 
@@ -134,5 +147,37 @@ impl AsyncWrite for FlowConnection {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::RingOptions;
+    use tortie_testkit::CertificateMaker;
+
+    #[tokio::test]
+    async fn handshakes_of_one_source_are_limited() {
+        let dir = tempfile::tempdir().unwrap();
+        let maker = CertificateMaker::new(dir.path());
+        let server = maker.issue("server", &["localhost"]);
+        let ca = Some(maker.authority_file());
+        let tls = load_tls(TlsFiles { certificate: server.certificate, key: server.key, ca }).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let collector = Arc::new(FlowCollector::new(RingOptions { window: 15, max_bytes: 1 << 20 }));
+        let _accepted = accept_connections(listener, tls, collector.clone());
+        let mut silent = Vec::new();
+        for _ in 0..HANDSHAKE_LIMITS.per_source + 3 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let refused = || collector.metrics().refused_connections.get();
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while refused() < 3 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
     }
 }

@@ -65,10 +65,20 @@ impl FlowService {
         });
         computing.await.map_err(|_| Status::internal("the query failed"))
     }
+
+    fn reject_result(&self, error: QueryError) -> Status {
+        if error == QueryError::TooLarge {
+            self.collector.metrics().oversized_lists.inc();
+        }
+        reject_query(error)
+    }
 }
 
 fn reject_query(error: QueryError) -> Status {
-    Status::invalid_argument(error.to_string())
+    match error {
+        QueryError::TooLarge => Status::resource_exhausted(error.to_string()),
+        _ => Status::invalid_argument(error.to_string()),
+    }
 }
 
 fn reject_list(error: ListError) -> Status {
@@ -124,7 +134,7 @@ impl Flows for FlowService {
         let list = move |collector: &FlowCollector| {
             collector.read(|ring| ring.list_hints(kind, window, &filter, now_seconds()))
         };
-        let values = self.run_query(list).await?.map_err(reject_query)?;
+        let values = self.run_query(list).await?.map_err(|error| self.reject_result(error))?;
         let total = values.len();
         let range = page.range(total);
         let hints = values.into_iter().skip(range.start).take(range.len());
@@ -185,7 +195,7 @@ impl Statistics for FlowService {
         let collect = move |collector: &FlowCollector| {
             collector.read(|ring| ring.collect_statistics(&query, now_seconds()))
         };
-        let results = self.run_query(collect).await?;
+        let results = self.run_query(collect).await?.map_err(|error| self.reject_result(error))?;
         Ok(Response::new(Box::pin(tokio_stream::iter(results).map(Ok))))
     }
 }

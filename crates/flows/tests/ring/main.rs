@@ -110,7 +110,7 @@ proptest! {
             prop_assert_eq!(hints, model.hints(kind, &filter, window, now), "{:?}", kind);
         }
         for time_series in [false, true] {
-            let results = ring.collect_statistics(&statistics_query(window, time_series), now);
+            let results = ring.collect_statistics(&statistics_query(window, time_series), now).unwrap();
             for name in ["web", "db"] {
                 let sums = results.iter().filter(|result| result.policy.as_ref().unwrap().name == name);
                 // Policies with the same name in several tiers may count the same flow.
@@ -318,6 +318,42 @@ fn requests_are_checked() {
     assert_eq!(hint(17).to_string(), "type: the value 17 is unknown");
 }
 
+/// Nodes determine the number of policies.
+#[test]
+fn results_are_bounded() {
+    const POLICIES: usize = 256;
+    let mut ring = new_ring(NO_LIMIT);
+    let add_flows = |ring: &mut FlowRing, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let hit = |index: usize| PolicyHit {
+                kind: PolicyKind::GlobalNetworkPolicy.into(),
+                name: format!("{number}-{index}-{}", "x".repeat(1000)),
+                action: Action::Allow.into(),
+                ..PolicyHit::default()
+            };
+            let mut update = flow(&format!("web-{number}"), START, 1);
+            let enforced_policies = (0..POLICIES).map(hit).collect();
+            update.key.as_mut().unwrap().policies =
+                Some(PolicyTrace { enforced_policies, ..PolicyTrace::default() });
+            ring.add(&update, START).unwrap();
+        }
+    };
+    let statistics = |ring: &FlowRing, time_series| {
+        ring.collect_statistics(&statistics_query(TimeWindow::default(), time_series), START)
+    };
+    let hints = |ring: &FlowRing, kind: FilterType| {
+        ring.list_hints(kind.into(), TimeWindow::default(), &Filter::default(), START)
+    };
+    let too_large = "the result would be larger than 64 MiB; request a shorter time or filter";
+    add_flows(&mut ring, 0..20);
+    assert_eq!(statistics(&ring, false).unwrap().len(), 20 * POLICIES);
+    assert_eq!(statistics(&ring, true).unwrap_err().to_string(), too_large);
+    assert_eq!(hints(&ring, FilterType::PolicyName).unwrap().len(), 20 * POLICIES);
+    add_flows(&mut ring, 20..270);
+    assert_eq!(hints(&ring, FilterType::PolicyName).unwrap_err().to_string(), too_large);
+    assert_eq!(hints(&ring, FilterType::SourceName).unwrap().len(), 270);
+}
+
 #[test]
 fn rule_statistics_have_a_direction() {
     let mut ring = new_ring(NO_LIMIT);
@@ -354,7 +390,7 @@ fn rule_statistics_have_a_direction() {
             group_by: StatisticsGroupBy::PolicyRule.into(),
             ..StatisticsRequest::default()
         };
-        ring.collect_statistics(&StatisticsQuery::new(request).unwrap(), START)
+        ring.collect_statistics(&StatisticsQuery::new(request).unwrap(), START).unwrap()
     };
     let packets = statistics(StatisticType::PacketCount);
     let rows: Vec<_> = packets

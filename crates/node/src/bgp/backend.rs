@@ -1,5 +1,6 @@
 //! The BGP backend of the node, our own speaker or BIRD, with a common interface for queries.
 
+use super::secrets::PasswordError;
 use std::path::PathBuf;
 use tortie_bgp::bird::{BirdControl, ControlError};
 use tortie_bgp::core::{RouteStatus, SpeakerStatus};
@@ -55,6 +56,8 @@ pub enum BgpBackendError {
         socket.display()
     )]
     BirdDown { source: ControlError, config: PathBuf, socket: PathBuf },
+    #[error("BIRD keeps its previous configuration: {0}")]
+    PendingPassword(PasswordError),
     #[error("{}: {source}", path.display())]
     ConfigFile { path: PathBuf, source: std::io::Error },
 }

@@ -111,6 +111,7 @@ impl BirdTask {
         self.state.set_bgp_log_severity(bgp.log_severity);
         if has_passwords(&bgp) || self.rendered.is_none() {
             self.secrets.follow(&bgp);
+            self.check_passwords(&bgp)?;
             self.rendered = render(&bgp, |secret| self.secrets.read(secret));
         }
         let rendered = self.rendered.as_ref().ok_or(BgpBackendError::NoRouterId)?;
@@ -134,6 +135,17 @@ impl BirdTask {
         let backend = BgpBackend::Bird { control: self.control.clone(), asn: bgp.as_number };
         self.state.set_running_bgp(Some(RunningBgp { backend, started, configured }));
         Ok(())
+    }
+
+    /// Fails while passwords are not known after a start of the node. BIRD may have sessions with them, which would end
+    /// with a configuration that leaves them out.
+    fn check_passwords(&self, bgp: &BgpConfig) -> Result<(), BgpBackendError> {
+        if self.loaded.is_some() || !self.file.exists() {
+            return Ok(());
+        }
+        self.secrets
+            .find_pending(bgp)
+            .map_or(Ok(()), |pending| Err(BgpBackendError::PendingPassword(pending)))
     }
 
     /// Writes the configuration file, unless BIRD rejects its contents.
@@ -204,4 +216,78 @@ fn write_beside(file: &Path, text: &str) -> io::Result<PathBuf> {
 
 fn sync_dir(file: &Path) -> io::Result<()> {
     file.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::secrets::PasswordError;
+    use super::*;
+    use crate::startup::EnvironmentVariables;
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+    use tortie_plan::bgp::{AdvertisedNextHop, BgpSession, BgpSessionKind, PasswordReference};
+    use tortie_store::config::KubernetesTarget;
+
+    fn config_with_password(password: PasswordReference) -> BgpConfig {
+        let session = BgpSession {
+            kind: BgpSessionKind::Global,
+            peer: Ipv4Addr::new(192, 0, 2, 1).into(),
+            port: 179,
+            remote_as: 65001,
+            local_as: None,
+            source: None,
+            passive: false,
+            password: Some(password),
+            restart_time: None,
+            keepalive: None,
+            ttl_security: None,
+            next_hop: AdvertisedNextHop::Auto,
+            reflect: None,
+            allow_own_as: 0,
+            filters: Vec::new(),
+            reachable_by: None,
+        };
+        BgpConfig {
+            as_number: 64512,
+            router_id: Some(Ipv4Addr::new(192, 0, 2, 9)),
+            sessions: BTreeMap::from([("Global_192_0_2_1".to_owned(), session)]),
+            ..BgpConfig::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn bird_keeps_sessions_until_passwords_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets_dir = dir.path().join("secrets");
+        // Nothing listens there.
+        let target =
+            KubernetesTarget { endpoint: "http://127.0.0.1:9".to_owned(), ..KubernetesTarget::default() };
+        let secrets =
+            PasswordReader::new(secrets_dir.clone(), Some(&target), &EnvironmentVariables::default());
+        let paths = BirdPaths { config: dir.path().join("bird.conf"), socket: dir.path().join("bird.ctl") };
+        let file = paths.config.clone();
+        let state = Arc::new(NodeState::new("n1"));
+        let mut task = BirdTask::new(state, secrets, paths, dir.path().join("marker"));
+        let reference = PasswordReference { name: "bgp".to_owned(), key: "router".to_owned() };
+        task.bgp = Some(Arc::new(config_with_password(reference.clone())));
+        fs::write(&file, "previous").unwrap();
+
+        let error = task.reconcile().await.unwrap_err();
+        assert!(matches!(error, BgpBackendError::PendingPassword(PasswordError::NotRead { .. })), "{error}");
+        let attempt = async {
+            while !matches!(task.secrets.read(&reference), Err(PasswordError::Unavailable { .. })) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), attempt).await.unwrap();
+        let error = task.reconcile().await.unwrap_err();
+        assert!(matches!(error, BgpBackendError::PendingPassword(_)), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "previous");
+
+        fs::create_dir_all(secrets_dir.join("bgp")).unwrap();
+        fs::write(secrets_dir.join("bgp/router"), "hunter2").unwrap();
+        let error = task.reconcile().await.unwrap_err();
+        assert!(matches!(error, BgpBackendError::BirdDown { .. }), "{error}");
+        assert!(fs::read_to_string(&file).unwrap().contains("password \"hunter2\""));
+    }
 }

@@ -98,7 +98,10 @@ fn import(bgp: &BgpConfig, session: &BgpSession, v4: bool) -> RouteFilter {
     let mut rules =
         build_filters(bgp, session, |filter| if v4 { &filter.import_v4 } else { &filter.import_v6 });
     rules.push(RouteFilterRule {
-        when: RouteMatch { local_pref: Some(raise_preference(&bgp.export, v4)), ..RouteMatch::default() },
+        when: RouteMatch {
+            local_pref: Some(match_better_preference(&bgp.export, v4)),
+            ..RouteMatch::default()
+        },
         then: vec![AttrsChange::SetPreference(PREFERRED_ROUTE_PREFERENCE)],
         verdict: None,
     });
@@ -128,7 +131,7 @@ fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> Ro
         export.blocks.iter().filter(|(_, advertised)| **advertised).map(|(block, _)| *block).collect();
     rules.push(decide(build_prefixes(FilterPrefixOperator::Equal, &blocks), FilterVerdict::Accept));
     let migrating =
-        RouteMatch { local_pref: Some(raise_preference(export, v4)), ..build_prefix_match(&blocks) };
+        RouteMatch { local_pref: Some(match_better_preference(export, v4)), ..build_prefix_match(&blocks) };
     rules.push(decide(migrating, FilterVerdict::Accept));
     rules.push(decide(build_prefix_match(&blocks), FilterVerdict::Reject));
     // Matched by a flag instead of a prefix list, so that a moved service endpoint does not re-evaluate every route.
@@ -143,7 +146,7 @@ fn export(bgp: &BgpConfig, session: &BgpSession, v4: bool, internal: bool) -> Ro
     RouteFilter { rules, default: FilterVerdict::Reject }
 }
 
-fn raise_preference(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
+fn match_better_preference(export: &BgpExport, v4: bool) -> std::ops::RangeInclusive<u32> {
     let normal = if v4 { export.priority_v4 } else { export.priority_v6 };
     local_pref(normal) + 1..=u32::MAX
 }

@@ -158,11 +158,11 @@ fn find_delegate(request: &CniRequest) -> Result<Option<DelegatedIpam>, CniError
     if kind.is_empty() || kind == CALICO_IPAM {
         return Ok(None);
     }
-    DelegatedIpam::from_request(request, &match_any_network()).map(Some)
+    DelegatedIpam::from_request(request, &build_placeholder_networks()).map(Some)
 }
 
 /// Returns placeholders for the pod CIDRs: to release an address, a plugin does not need its network.
-fn match_any_network() -> [String; 2] {
+fn build_placeholder_networks() -> [String; 2] {
     ["0.0.0.0/0".to_owned(), "::/0".to_owned()]
 }
 

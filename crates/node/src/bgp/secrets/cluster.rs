@@ -12,19 +12,25 @@ use tokio::task::{AbortHandle, JoinSet};
 use tortie_plan::bgp::PasswordReference;
 use tortie_store::config::KubernetesTarget;
 use tortie_store::orchestrator::OrchestratorClient;
-use tortie_store::{StoreLimits, StoreResult};
+use tortie_store::{Backoff, StoreError, StoreLimits, StoreResult};
 
 /// Namespace of the Secrets if no variable names it, as in Calico.
 pub const DEFAULT_SECRET_NAMESPACE: &str = "kube-system";
 /// Maximum number of Secrets that a node follows; each is a connection to kube-apiserver.
 const MAX_FOLLOWED_SECRETS: usize = 64;
-const SECRET_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// First and longest delay before a Secret that could not be read is requested again. All nodes retry a Secret that they
+/// may not read, each time with a new connection.
+const MIN_SECRET_RETRY_DELAY: Duration = Duration::from_secs(2);
+const MAX_SECRET_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// The content of a Secret, as far as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SecretContent {
     NotRead,
+    /// kube-apiserver rejected the request.
     Refused(String),
+    /// kube-apiserver has not responded since the node follows the Secret.
+    Unavailable(String),
     /// The data; empty if the Secret does not exist.
     Read(BTreeMap<String, String>),
 }
@@ -81,6 +87,9 @@ impl ClusterSecrets {
             SecretContent::Refused(reason) => {
                 Err(PasswordError::Refused { name, key, namespace, reason: reason.clone() })
             }
+            SecretContent::Unavailable(reason) => {
+                Err(PasswordError::Unavailable { name, key, reason: reason.clone() })
+            }
             SecretContent::Read(data) => data
                 .get(&key)
                 .and_then(|text| trimmed(text))
@@ -96,35 +105,59 @@ async fn follow_secret(
     name: String,
     content: watch::Sender<SecretContent>,
 ) {
+    let mut backoff = Backoff::capped(MAX_SECRET_RETRY_DELAY);
     loop {
-        let Err(error) = follow_once(&target, &namespace, &name, &content).await;
+        let mut was_read = false;
+        let changed = |data| {
+            was_read = true;
+            content.send_replace(SecretContent::Read(data));
+        };
+        let Err(error) = follow_once(&target, &namespace, &name, changed).await;
+        if was_read {
+            backoff.reset();
+        }
         tracing::debug!(%error, "the watch of a secret ended; retrying");
-        content.send_if_modified(|content| match content {
-            SecretContent::Read(_) => false,
-            _ => {
-                *content = SecretContent::Refused(error.to_string());
-                true
+        content.send_if_modified(|content| {
+            if matches!(content, SecretContent::Read(_)) {
+                return false;
             }
+            let reason = error.to_string();
+            *content = match error {
+                StoreError::Unauthorized(_) => SecretContent::Refused(reason),
+                _ => SecretContent::Unavailable(reason),
+            };
+            true
         });
-        tokio::time::sleep(SECRET_RETRY_DELAY).await;
+        tokio::time::sleep(choose_retry_delay(&mut backoff)).await;
     }
+}
+
+fn choose_retry_delay(backoff: &mut Backoff) -> Duration {
+    backoff.pause().max(MIN_SECRET_RETRY_DELAY)
 }
 
 async fn follow_once(
     target: &KubernetesTarget,
     namespace: &str,
     name: &str,
-    content: &watch::Sender<SecretContent>,
+    mut changed: impl FnMut(BTreeMap<String, String>),
 ) -> StoreResult<Infallible> {
     let client = OrchestratorClient::connect(target, StoreLimits::default()).await?;
-    client
-        .follow_secret(namespace, name, |secret| _ = content.send_replace(SecretContent::Read(secret.data)))
-        .await
+    client.follow_secret(namespace, name, |secret| changed(secret.data)).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn retries_become_rare_while_a_secret_is_refused() {
+        let mut backoff = Backoff::capped(MAX_SECRET_RETRY_DELAY);
+        let delays: Vec<Duration> = (0..20).map(|_| choose_retry_delay(&mut backoff)).collect();
+        assert_eq!(delays[0], MIN_SECRET_RETRY_DELAY);
+        assert!(delays.iter().all(|delay| *delay <= MAX_SECRET_RETRY_DELAY), "{delays:?}");
+        assert!(delays[19] >= MAX_SECRET_RETRY_DELAY / 2, "{delays:?}");
+    }
 
     #[tokio::test]
     async fn a_node_follows_a_bounded_number_of_secrets() {

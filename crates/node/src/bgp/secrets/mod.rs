@@ -25,6 +25,8 @@ pub enum PasswordError {
         "secret {name}/{key} cannot be read: {reason}; the node needs the rights to get and to watch Secret({namespace}/{name})"
     )]
     Refused { name: String, key: String, namespace: String, reason: String },
+    #[error("secret {name}/{key} cannot be read: {reason}")]
+    Unavailable { name: String, key: String, reason: String },
     #[error("secret {name}/{key} is not read: the node reads at most {limit} secrets")]
     TooMany { name: String, key: String, limit: usize },
 }
@@ -57,6 +59,14 @@ impl PasswordReader {
         if let Some(cluster) = &mut self.cluster {
             cluster.follow(&names);
         }
+    }
+
+    /// Returns why a password is not known although its Secret may exist: kube-apiserver has not responded yet.
+    pub fn find_pending(&self, bgp: &BgpConfig) -> Option<PasswordError> {
+        let references = bgp.sessions.values().filter_map(|session| session.password.as_ref());
+        let mut errors = references.filter_map(|reference| self.read(reference).err());
+        errors
+            .find(|error| matches!(error, PasswordError::NotRead { .. } | PasswordError::Unavailable { .. }))
     }
 
     /// Returns whether a secret is looked for in Kubernetes: it has no directory.

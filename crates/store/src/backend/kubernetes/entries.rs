@@ -321,6 +321,17 @@ impl KubernetesBackend {
         }
     }
 
+    /// Returns the failure for a collection that this account may not list. kube-apiserver checks rights before the
+    /// existence of the kind, and the role of an older release does not include new optional kinds. Therefore a kind that
+    /// discovery does not list is reported as not served.
+    async fn check_forbidden(&self, collection: &ApiCollection, error: StoreError) -> KubernetesFailure {
+        let is_optional = collection.definition().is_some();
+        if is_optional && matches!(self.api.is_served(&collection.path).await, Ok(false)) {
+            return KubernetesFailure::NotServed(error.to_string());
+        }
+        KubernetesFailure::Forbidden(error)
+    }
+
     /// Lists a collection at one resource version, page by page; `None` if the server does not have the kind.
     pub(super) async fn all(
         &self,
@@ -354,13 +365,19 @@ impl KubernetesBackend {
         }
     }
 
-    async fn page(
+    /// Lists one page of a collection.
+    pub(super) async fn page(
         &self,
         collection: &ApiCollection,
         query: &ListQuery,
     ) -> std::result::Result<(ListMetadata, Vec<ConvertedObject>), KubernetesFailure> {
         let path = &collection.path;
-        let text = self.api.list(path, query).await?;
+        let text = match self.api.list(path, query).await {
+            Err(KubernetesFailure::Forbidden(error)) => {
+                return Err(self.check_forbidden(collection, error).await);
+            }
+            answer => answer?,
+        };
         let read = self.reader.read_list(collection.form, &text);
         let (head, found) = read.map_err(|error| response::unreadable(path, &error))?;
         response::check_list(path, collection.form.kind_name(self.reader.group), &head)?;

@@ -24,6 +24,8 @@ pub enum KubernetesFailure {
     Response(ResponseError),
     /// The server rejected the credentials (401).
     Unknown(StoreError),
+    /// The account lacks the right for the request (403). The kind need not exist.
+    Forbidden(StoreError),
     Other(StoreError),
 }
 
@@ -50,7 +52,7 @@ impl KubernetesFailure {
             (409, _) => KubernetesFailure::Conflict,
             (410, _) | (_, "Expired" | "Gone") => KubernetesFailure::Expired(message),
             (401, _) => KubernetesFailure::Unknown(unauthorized(status)),
-            (403, _) => KubernetesFailure::Other(unauthorized(status)),
+            (403, _) => KubernetesFailure::Forbidden(unauthorized(status)),
             (code, _) => KubernetesFailure::Other(StoreError::Datastore(format!(
                 "the Kubernetes API refused the request ({code}): {message}"
             ))),
@@ -82,14 +84,18 @@ impl KubernetesFailure {
             KubernetesFailure::Expired(_) => StoreError::Expired(id),
             KubernetesFailure::Unreachable { reason, .. } => StoreError::Datastore(reason),
             KubernetesFailure::Response(error) => StoreError::Response(error),
-            KubernetesFailure::Unknown(error) | KubernetesFailure::Other(error) => error,
+            KubernetesFailure::Unknown(error)
+            | KubernetesFailure::Forbidden(error)
+            | KubernetesFailure::Other(error) => error,
         }
     }
 
     /// Converts the failure to an error about a collection.
     pub fn into_collection_error(self, path: &str) -> StoreError {
         match self {
-            KubernetesFailure::Unknown(error) | KubernetesFailure::Other(error) => error,
+            KubernetesFailure::Unknown(error)
+            | KubernetesFailure::Forbidden(error)
+            | KubernetesFailure::Other(error) => error,
             KubernetesFailure::Unreachable { reason, .. } => StoreError::Datastore(reason),
             KubernetesFailure::Response(error) => StoreError::Response(error),
             KubernetesFailure::NotServed(reason)

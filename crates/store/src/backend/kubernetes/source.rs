@@ -267,7 +267,7 @@ impl KubernetesSource {
             }
             part.looks += 1;
             part.untold = false;
-            match self.kubernetes.api.list(&part.collection.path, &part.collection.query(1, None)).await {
+            match self.kubernetes.page(&part.collection, &part.collection.query(1, None)).await {
                 Ok(_) => return Ok(true),
                 Err(KubernetesFailure::NotServed(_)) => {}
                 Err(failure) => return Err(failure.into_collection_error(&part.collection.path)),

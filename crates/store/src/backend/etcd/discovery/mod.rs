@@ -25,10 +25,10 @@ const SRV_SERVICES: [(&str, bool); 2] = [("_etcd-client-ssl._tcp", true), ("_etc
 /// Returns the endpoints of a domain: those with TLS first, each group sorted by priority and weight.
 pub async fn endpoints(domain: &str, limit: Duration) -> StoreResult<Vec<EtcdEndpoint>> {
     let text = tokio::fs::read_to_string(RESOLV_CONF).await.unwrap_or_default();
-    parse_endpoints(domain, &name_servers(&text), limit).await
+    look_up_endpoints(domain, &name_servers(&text), limit).await
 }
 
-async fn parse_endpoints(
+async fn look_up_endpoints(
     domain: &str,
     servers: &[SocketAddr],
     limit: Duration,

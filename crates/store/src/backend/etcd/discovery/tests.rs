@@ -46,7 +46,7 @@ async fn servers_with_tls_come_first() {
         }
     })
     .await;
-    let found = parse_endpoints("example.", &[server.address], LOOKUP_TIMEOUT).await.unwrap();
+    let found = look_up_endpoints("example.", &[server.address], LOOKUP_TIMEOUT).await.unwrap();
     let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["https://a.example:2379", "https://b.example:2380", "http://c.example:2379"]);
 }
@@ -56,22 +56,24 @@ async fn a_dead_name_server_is_passed_over() {
     let dead = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let live = NameServer::start(|question| reply(question, 0, &[(0, 0, 1, "a")])).await;
     let servers = [dead.local_addr().unwrap(), live.address];
-    assert_eq!(parse_endpoints("example", &servers, LOOKUP_TIMEOUT).await.unwrap().len(), 2);
+    assert_eq!(look_up_endpoints("example", &servers, LOOKUP_TIMEOUT).await.unwrap().len(), 2);
 }
 
 #[tokio::test]
 async fn failure_says_where_to_look() {
     let nothing = NameServer::start(|question| reply(question, 3, &[])).await;
-    let text = parse_endpoints("example", &[nothing.address], LOOKUP_TIMEOUT).await.unwrap_err().to_string();
+    let text =
+        look_up_endpoints("example", &[nothing.address], LOOKUP_TIMEOUT).await.unwrap_err().to_string();
     assert!(text.contains("ETCD_DISCOVERY_SRV) 'example'") && text.contains("no server is named"), "{text}");
     assert!(text.contains("_etcd-client-ssl._tcp.example"), "{text}");
     let refusing = NameServer::start(|question| reply(question, 5, &[])).await;
-    let text = parse_endpoints("example", &[refusing.address], LOOKUP_TIMEOUT).await.unwrap_err().to_string();
+    let text =
+        look_up_endpoints("example", &[refusing.address], LOOKUP_TIMEOUT).await.unwrap_err().to_string();
     assert!(text.contains("refuses the question"), "{text}");
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let limit = Duration::from_millis(100);
     let text =
-        parse_endpoints("example", &[silent.local_addr().unwrap()], limit).await.unwrap_err().to_string();
+        look_up_endpoints("example", &[silent.local_addr().unwrap()], limit).await.unwrap_err().to_string();
     assert!(text.contains("answer"), "{text}");
 }
 

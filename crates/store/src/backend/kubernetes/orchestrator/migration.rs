@@ -81,8 +81,11 @@ impl OrchestratorClient {
     pub async fn migration(&self) -> StoreResult<Option<DatastoreMigrationObject>> {
         match self.api.get("DatastoreMigration", &format!("{MIGRATIONS_PATH}/{MIGRATION_NAME}")).await {
             Ok(object) => Ok(Some(DatastoreMigrationObject { object })),
-            Err(KubernetesFailure::Missing(_) | KubernetesFailure::NotServed(_)) => Ok(None),
-            Err(KubernetesFailure::Other(StoreError::Unauthorized(_))) => Ok(None),
+            Err(
+                KubernetesFailure::Missing(_)
+                | KubernetesFailure::NotServed(_)
+                | KubernetesFailure::Forbidden(_),
+            ) => Ok(None),
             Err(failure) => Err(failure.about(id())),
         }
     }
