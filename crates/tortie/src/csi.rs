@@ -18,9 +18,7 @@ pub struct CsiArgs {
     /// policySyncPathPrefix of the FelixConfiguration
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PREFIX)]
     policy_sync_prefix: PathBuf,
-    /// kubelet's directory of FlexVolume drivers: install the driver nodeagent/uds there too [default: none]
-    ///
-    /// For pods that use FlexVolumes. The directory is the same in the container of the driver and on the host.
+    /// Directory of kubelet's FlexVolume drivers, in which to install nodeagent/uds too [default: none]
     #[arg(long, value_name = "DIR", env = "FLEXVOLUME_DIR")]
     flexvolume_dir: Option<PathBuf>,
 }
