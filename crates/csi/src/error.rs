@@ -59,6 +59,8 @@ pub enum CsiError {
     Runtime(io::Error),
     #[error("cannot install signal handlers: {0}")]
     Signal(io::Error),
+    #[error("cannot install the FlexVolume driver {}: {source}", .path.display())]
+    FlexVolumeProgram { path: PathBuf, source: io::Error },
     #[error("cannot listen on {}: {source}", .path.display())]
     Listen { path: PathBuf, source: io::Error },
     #[error("the server failed: {0}")]

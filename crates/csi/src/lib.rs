@@ -3,6 +3,7 @@
 mod credentials;
 mod error;
 mod flexvolume;
+mod flexvolume_program;
 mod listener;
 mod mounts;
 pub mod proto;

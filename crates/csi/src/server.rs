@@ -1,6 +1,7 @@
 //! Runs the CSI driver: its own socket, and the socket by which kubelet discovers it.
 
 use crate::error::CsiError;
+use crate::flexvolume_program::install_program;
 use crate::listener::accept_connections;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
@@ -39,6 +40,8 @@ pub struct CsiOptions {
     pub kubelet_dir: PathBuf,
     /// `policySyncPathPrefix` of the FelixConfiguration.
     pub prefix: PathBuf,
+    /// kubelet's directory of FlexVolume drivers, if the program is to be installed there too.
+    pub flexvolume_dir: Option<PathBuf>,
     /// Version that the driver reports.
     pub version: String,
 }
@@ -49,7 +52,9 @@ impl CsiOptions {
         if self.node_name.is_empty() || self.node_name.len() > MAX_NODE_NAME_BYTES {
             return refuse("node-name", self.node_name.clone(), "the name of a node, 1 to 192 bytes");
         }
-        for (option, path) in [("kubelet-dir", &self.kubelet_dir), ("policy-sync-prefix", &self.prefix)] {
+        let paths = [("kubelet-dir", &self.kubelet_dir), ("policy-sync-prefix", &self.prefix)];
+        let flexvolume_dir = self.flexvolume_dir.iter().map(|path| ("flexvolume-dir", path));
+        for (option, path) in paths.into_iter().chain(flexvolume_dir) {
             let is_plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
             if !path.is_absolute() || !is_plain {
                 return refuse(option, path.display().to_string(), "an absolute path without '..'");
@@ -70,6 +75,10 @@ impl CsiOptions {
 /// Serves kubelet until SIGTERM or SIGINT, or until kubelet refuses the driver.
 pub async fn run(options: CsiOptions) -> Result<(), CsiError> {
     options.check()?;
+    if let Some(directory) = &options.flexvolume_dir {
+        let program = install_program(directory)?;
+        tracing::info!(program = %program.display(), "installed the FlexVolume driver");
+    }
     let shutdown = tortie_http::shutdown_signal().map_err(CsiError::Signal)?;
     let publisher = VolumePublisher::new(options.prefix.clone());
     remove_orphans(&publisher, &options.kubelet_dir).await;
@@ -158,6 +167,7 @@ mod tests {
             node_name: "node1".into(),
             kubelet_dir: DEFAULT_KUBELET_DIR.into(),
             prefix: "/run/nodeagent".into(),
+            flexvolume_dir: None,
             version: "1".into(),
         };
         options.check().unwrap();
@@ -166,6 +176,8 @@ mod tests {
         assert!(error.starts_with("--node-name: "), "{error}");
         let error = named(CsiOptions { kubelet_dir: "kubelet".into(), ..options.clone() }).await;
         assert!(error.starts_with("--kubelet-dir: \"kubelet\""), "{error}");
+        let error = named(CsiOptions { flexvolume_dir: Some("exec".into()), ..options.clone() }).await;
+        assert!(error.starts_with("--flexvolume-dir: \"exec\""), "{error}");
         let error = named(CsiOptions { prefix: "/run/../etc".into(), ..options }).await;
         assert!(error.starts_with("--policy-sync-prefix: \"/run/../etc\""), "{error}");
     }

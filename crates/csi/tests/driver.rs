@@ -52,6 +52,7 @@ impl RunningDriver {
             node_name: "node1".into(),
             kubelet_dir: dir.join("kubelet"),
             prefix: dir.join("nodeagent"),
+            flexvolume_dir: Some(dir.join("exec")),
             version: "0.1.0".into(),
         };
         let driver = RunningDriver { dir: dir.to_owned(), task: tokio::spawn(tortie_csi::run(options)) };

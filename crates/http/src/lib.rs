@@ -4,6 +4,7 @@ pub mod authority;
 mod connections;
 pub mod liveness;
 mod metrics;
+mod opening;
 pub mod process;
 mod signals;
 mod summary;
@@ -15,6 +16,7 @@ pub use connections::{
     ConnectionActivity, ConnectionAdmission, ConnectionLimits, ConnectionTable, RequestGuard,
 };
 pub use metrics::{MetricsPage, render_calico_registry, render_registry};
+pub use opening::TimedOpening;
 #[doc(hidden)]
 pub use prometheus_client;
 pub use signals::shutdown_signal;

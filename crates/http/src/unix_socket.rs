@@ -1,6 +1,7 @@
 //! Unix sockets of servers: replaces a stale socket, removes the socket at the end, and connections that count against a
 //! limit.
 
+use crate::opening::TimedOpening;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -61,16 +62,17 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A connection of a client, which counts against the limit of its socket until it is dropped.
+/// A connection of a client, which counts against the limit of its socket until it is dropped. It fails if the client does
+/// not begin to speak HTTP/2 in time.
 #[derive(Debug)]
 pub struct LimitedConnection {
-    stream: UnixStream,
+    stream: TimedOpening<UnixStream>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl LimitedConnection {
     pub fn new(stream: UnixStream, permit: OwnedSemaphorePermit) -> LimitedConnection {
-        LimitedConnection { stream, _permit: permit }
+        LimitedConnection { stream: TimedOpening::new(stream), _permit: permit }
     }
 }
 

@@ -9,6 +9,7 @@ mod probe;
 pub mod proto;
 mod replica;
 mod server;
+mod set_assembly;
 mod state;
 mod sync_client;
 

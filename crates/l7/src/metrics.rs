@@ -27,6 +27,8 @@ declare_metrics! {
             "Connections closed because there were too many";
         pub refused_requests: Counter = "tortie_l7_refused_requests",
             "Requests rejected because incomplete requests used too much memory";
+        pub expired_requests: Counter = "tortie_l7_expired_requests",
+            "Requests rejected because they were not complete before the deadline of their reply";
         pub syncs: Counter = "tortie_l7_policy_syncs", "Complete transfers of the policy from the node";
         pub sync_messages: Counter = "tortie_l7_policy_sync_messages", "Messages received from the node";
         pub sync_failures: Counter = "tortie_l7_policy_sync_failures",
@@ -53,6 +55,7 @@ impl L7Metrics {
             connections: Gauge::default(),
             refused_connections: Counter::default(),
             refused_requests: Counter::default(),
+            expired_requests: Counter::default(),
             syncs: Counter::default(),
             sync_messages: Counter::default(),
             sync_failures: Counter::default(),

@@ -4,6 +4,7 @@
 
 use crate::metrics::L7Metrics;
 use crate::replica::{Replica, ReplicaError, prepare_changes};
+use crate::set_assembly::SetAssembly;
 use crate::state::PolicyState;
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
@@ -16,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tortie_plan::PlanUpdate;
 use tortie_policysync::proto::policy_sync_client::PolicySyncClient;
 use tortie_policysync::proto::{SyncRequest, ToDataplane};
 use tortie_policysync::{SyncEvent, decode_message};
@@ -25,6 +27,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without a message after which a connection that is not in sync is dialled again.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time without a message after which a large set is complete: its size is a multiple of what one message holds.
+const SET_TIMEOUT: Duration = Duration::from_secs(5);
 /// Go servers close connections with more than one ping per five minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(330);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -116,24 +120,35 @@ impl SyncClient {
         let mut client = PolicySyncClient::new(channel).max_decoding_message_size(MAX_SYNC_MESSAGE_BYTES);
         let opened = timeout(OPEN_TIMEOUT, client.sync(SyncRequest {})).await;
         let mut messages = opened.map_err(|_| SyncError::OpenTimeout)?.map_err(Box::new)?.into_inner();
-        let mut pending = Some(Replica::new(self.max_policy_bytes));
+        let mut replica = SyncedReplica {
+            state: &self.state,
+            pending: Some(Replica::new(self.max_policy_bytes)),
+            sets: SetAssembly::default(),
+        };
         loop {
-            let received = match pending {
-                Some(_) => {
-                    timeout(SYNC_TIMEOUT, messages.message()).await.map_err(|_| SyncError::NotInSync)?
+            let received = if replica.pending.is_some() {
+                timeout(SYNC_TIMEOUT, messages.message()).await.map_err(|_| SyncError::NotInSync)?
+            } else if replica.sets.is_waiting() {
+                match timeout(SET_TIMEOUT, messages.message()).await {
+                    Ok(received) => received,
+                    Err(_) => {
+                        let complete = replica.sets.finish();
+                        replica.apply(complete)?;
+                        continue;
+                    }
                 }
-                None => messages.message().await,
+            } else {
+                messages.message().await
             };
             let message = received.map_err(Box::new)?.ok_or(SyncError::Closed)?;
-            self.receive(message, &mut pending)?;
+            self.receive(message, &mut replica)?;
             self.metrics.sync_messages.inc();
             // A long burst must not keep a worker from checks.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Applies a message to the pending replica or, after InSync, to the one in use.
-    fn receive(&self, message: ToDataplane, pending: &mut Option<Replica>) -> Result<(), ReplicaError> {
+    fn receive(&self, message: ToDataplane, replica: &mut SyncedReplica<'_>) -> Result<(), ReplicaError> {
         let decoded = match decode_message(message) {
             Ok(decoded) => decoded,
             Err(error) => {
@@ -145,14 +160,14 @@ impl SyncClient {
             tracing::warn!("policy from the node: {problem}");
         }
         match decoded.event {
-            SyncEvent::InSync => self.activate(pending.take()),
+            SyncEvent::InSync => {
+                let complete = replica.sets.finish();
+                replica.apply(complete)?;
+                self.activate(replica.pending.take());
+            }
             SyncEvent::Updates(updates) => {
-                for change in prepare_changes(updates) {
-                    match pending {
-                        Some(pending) => pending.apply(change)?,
-                        None => self.state.apply(change)?,
-                    }
-                }
+                let ready = replica.sets.add(updates);
+                replica.apply(ready)?;
             }
             SyncEvent::Other => {}
         }
@@ -166,6 +181,25 @@ impl SyncClient {
         tracing::info!(workload, policies, profiles, sets, "the policy of the workload is in sync");
         self.state.activate(replica);
         self.metrics.syncs.inc();
+    }
+}
+
+/// The replica that the messages of one connection change: the pending one or, after InSync, the one in use.
+struct SyncedReplica<'c> {
+    state: &'c PolicyState,
+    pending: Option<Replica>,
+    sets: SetAssembly,
+}
+
+impl SyncedReplica<'_> {
+    fn apply(&mut self, updates: Vec<PlanUpdate>) -> Result<(), ReplicaError> {
+        for change in prepare_changes(updates) {
+            match &mut self.pending {
+                Some(pending) => pending.apply(change)?,
+                None => self.state.apply(change)?,
+            }
+        }
+        Ok(())
     }
 }
 

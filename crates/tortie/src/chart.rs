@@ -17,6 +17,8 @@ const TEMPLATES: [(&str, &str); 4] = [
     ("controllers", "30-controllers.yaml"),
     ("hub", "40-hub.yaml"),
 ];
+/// kubelet's directory of FlexVolume drivers.
+const KUBELET_DRIVERS: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
 /// Values that a template counts as false.
 const EMPTY_VALUES: [&str; 5] = ["\"\"", "[]", "{}", "false", "0"];
 
@@ -81,6 +83,9 @@ fn the_csi_driver_of_the_chart_equals_the_manifest() {
     values.insert("csiDriver".to_owned(), "true".to_owned());
     let rendered = render_template(&read_deploy("chart/templates/csi.yaml"), &values);
     assert_eq!(rendered, read_deploy("l7/10-csi.yaml"));
+    values.insert("flexVolumeDir".to_owned(), KUBELET_DRIVERS.to_owned());
+    let rendered = render_template(&read_deploy("chart/templates/csi.yaml"), &values);
+    assert_eq!(rendered, read_deploy("l7/11-csi-flexvolume.yaml"));
 }
 
 /// Many keep an edited ConfigMap when they upgrade. A container whose required key is missing does not start.
@@ -259,6 +264,7 @@ metrics: true
 podMonitor: true
 alertRules: true
 csiDriver: true
+flexVolumeDir: /opt/volumes
 ";
 const WORKLOADS: [(&str, &str); 3] = [
     ("DaemonSet", "apps/v1 tortie-node"),
@@ -316,6 +322,8 @@ fn the_chart_passes_every_value_on() {
         let is_metrics = |port: &Value| port["name"] == monitor["podMetricsEndpoints"][0]["port"];
         assert!(ports.as_array().unwrap().iter().any(is_metrics), "{ports}");
     }
+    let driver = ("DaemonSet", "apps/v1 csi-node-driver");
+    assert_eq!(pod(driver, "/containers/0/volumeMounts/2/mountPath"), "/opt/volumes");
     let rules = value_at(&made, "PrometheusRule", "monitoring.coreos.com/v1 tortie", "/spec/groups/0/rules");
     assert!(rules.as_array().unwrap().len() >= 8, "{rules}");
 }

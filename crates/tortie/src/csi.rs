@@ -18,6 +18,9 @@ pub struct CsiArgs {
     /// policySyncPathPrefix of the FelixConfiguration
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PREFIX)]
     policy_sync_prefix: PathBuf,
+    /// Directory of kubelet's FlexVolume drivers, in which to install nodeagent/uds too [default: none]
+    #[arg(long, value_name = "DIR", env = "FLEXVOLUME_DIR")]
+    flexvolume_dir: Option<PathBuf>,
 }
 
 /// Runs the driver until a signal, or until kubelet refuses it.
@@ -26,6 +29,7 @@ pub fn run(args: CsiArgs) -> Result<(), CsiError> {
         node_name: args.node_name,
         kubelet_dir: args.kubelet_dir,
         prefix: args.policy_sync_prefix,
+        flexvolume_dir: args.flexvolume_dir,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     // One thread serves kubelet; system calls that may block run on other threads.

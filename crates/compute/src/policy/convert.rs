@@ -14,6 +14,7 @@ use tortie_model::kinds::{self, EntityRule, ICMPFields};
 use tortie_model::scalar::{Port, Protocol};
 use tortie_model::selector::rewrite::{EntityMatch, EntitySelectors, entity_match};
 use tortie_model::selector::{Selector, named_port_id, service_id, service_ip_id};
+use tortie_plan::evaluate::Packet;
 use tortie_plan::{
     HttpMatch, HttpPathMatch, IcmpMatch, IpVersion, PeerMatch, PlannedRule, PolicyDirection, PortInterval,
     RuleAction, RuleIndex, RuleSide, SetId, SetKind,
@@ -145,16 +146,21 @@ impl RuleConversion<'_> {
                 RuleAction::Deny
             }
         };
+        let http = rule.http.as_ref().map(|http| Box::new(self.http_match(http, action)));
+        let protocol = self.or_broken(convert_protocol(&rule.protocol));
+        // Requests arrive over TCP. Without this, a rule without protocol would open all others at a workload with a
+        // proxy, which never sees them.
+        let needs_tcp = protocol.is_none() && http.as_ref().is_some_and(|http| !http.matches_without_proxy);
         PlannedRule {
             action,
             ip_version: self.or_broken(convert_ip_version(rule)),
-            protocol: self.or_broken(convert_protocol(&rule.protocol)),
+            protocol: if needs_tcp { Some(Packet::TCP) } else { protocol },
             not_protocol: self.or_broken(convert_protocol(&rule.not_protocol)),
             icmp: self.or_broken(convert_icmp(&rule.icmp)),
             not_icmp: self.or_broken(convert_icmp(&rule.not_icmp)),
             source: self.side(&rule.source, rule, RuleEnd::Source, action),
             destination: self.side(&rule.destination, rule, RuleEnd::Destination, action),
-            http: rule.http.as_ref().map(|http| Box::new(self.http_match(http, action))),
+            http,
             annotations: rule.metadata.as_ref().map(|m| m.annotations.clone()).unwrap_or_default(),
         }
     }

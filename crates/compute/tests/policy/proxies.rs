@@ -118,3 +118,23 @@ fn labels_of_peers_come_from_profiles() {
     node.put(&[policy_sync("")]);
     assert!(node.plan.namespaces.is_empty());
 }
+
+#[test]
+fn http_rules_without_protocol_open_only_tcp() {
+    let rules = json!([
+        {"action": "Allow", "http": {"methods": ["GET"]}},
+        {"action": "Allow", "notProtocol": "SCTP", "http": {"methods": ["GET"]}},
+        {"action": "Allow"},
+    ]);
+    let mut node = PolicyNode::with(&web());
+    node.put(&[gnp("web", json!({"selector": "role == 'web'", "ingress": rules}))]);
+    let protocols = |node: &PolicyNode| {
+        let id = "gnp/web".parse().unwrap();
+        node.plan.policies[&id].ingress.iter().map(|rule| rule.protocol).collect::<Vec<_>>()
+    };
+    assert_eq!(protocols(&node), [Some(6), Some(6), None]);
+    // The permissive setting disregards the conditions, as Calico does.
+    let spec = json!({"httpRulesWithoutProxy": "Allow"});
+    node.put(&[object(Kind::FelixConfiguration, "", "default", json!({}), spec)]);
+    assert_eq!(protocols(&node), [None; 3]);
+}

@@ -3,9 +3,10 @@
 
 use super::sets::{MEMBER_BYTES, MemberIndex};
 use ipnet::IpNet;
+use std::net::IpAddr;
 use tortie_plan::{
-    HttpMatch, HttpPathMatch, PeerLabels, PeerMatch, PlannedPolicy, PlannedRule, PortInterval, ProfileRules,
-    RuleSide, SetId,
+    EndpointTier, HttpMatch, HttpPathMatch, PeerLabels, PeerMatch, PlannedPolicy, PlannedRule, PolicyId,
+    PortInterval, ProfileRules, RuleSide, SetId, WorkloadPolicy,
 };
 
 /// Memory of an entry of a map without its content.
@@ -13,16 +14,37 @@ const ENTRY_BYTES: usize = 96;
 /// Memory of a string in a list or a map.
 const STRING_BYTES: usize = 24;
 
-pub fn set_bytes(members: &MemberIndex) -> usize {
-    ENTRY_BYTES + members.len() * MEMBER_BYTES
+pub fn set_bytes(id_bytes: usize, members: &MemberIndex) -> usize {
+    ENTRY_BYTES + id_bytes + members.len() * MEMBER_BYTES
 }
 
-pub fn label_bytes(labels: &PeerLabels) -> usize {
-    ENTRY_BYTES + labels.iter().map(|(key, value)| 2 * STRING_BYTES + key.len() + value.len()).sum::<usize>()
+pub fn label_bytes(name_bytes: usize, labels: &PeerLabels) -> usize {
+    ENTRY_BYTES
+        + name_bytes
+        + labels.iter().map(|(key, value)| 2 * STRING_BYTES + key.len() + value.len()).sum::<usize>()
 }
 
-pub fn policy_bytes(policy: &PlannedPolicy) -> usize {
-    let texts = policy.tier.len() + policy.selector.len();
+pub fn endpoint_bytes(endpoint: &WorkloadPolicy) -> usize {
+    let nets =
+        endpoint.addresses.len() * size_of::<IpAddr>() + endpoint.allowed_sources.len() * size_of::<IpNet>();
+    let tiers = endpoint.tiers.iter().map(|tier| {
+        let policies =
+            tier.ingress.iter().chain(tier.egress.iter()).map(|id| size_of::<PolicyId>() + id_bytes(id));
+        size_of::<EndpointTier>() + tier.name.len() + policies.sum::<usize>()
+    });
+    size_of::<WorkloadPolicy>()
+        + endpoint.interface.len()
+        + nets
+        + tiers.sum::<usize>()
+        + texts_bytes(&endpoint.profiles)
+}
+
+fn id_bytes(id: &PolicyId) -> usize {
+    id.namespace.len() + id.name.len()
+}
+
+pub fn policy_bytes(id: &PolicyId, policy: &PlannedPolicy) -> usize {
+    let texts = id_bytes(id) + policy.tier.len() + policy.selector.len();
     ENTRY_BYTES
         + size_of::<PlannedPolicy>()
         + texts
@@ -30,8 +52,12 @@ pub fn policy_bytes(policy: &PlannedPolicy) -> usize {
         + rules_bytes(&policy.egress)
 }
 
-pub fn profile_bytes(profile: &ProfileRules) -> usize {
-    ENTRY_BYTES + size_of::<ProfileRules>() + rules_bytes(&profile.ingress) + rules_bytes(&profile.egress)
+pub fn profile_bytes(name: &str, profile: &ProfileRules) -> usize {
+    ENTRY_BYTES
+        + name.len()
+        + size_of::<ProfileRules>()
+        + rules_bytes(&profile.ingress)
+        + rules_bytes(&profile.egress)
 }
 
 fn rules_bytes(rules: &[PlannedRule]) -> usize {

@@ -121,22 +121,28 @@ impl Replica {
             ReplicaChange::Profile(name, profile) => self.put_profile(name, profile),
             ReplicaChange::Endpoint(id, endpoint) => self.put_endpoint(id, endpoint),
             ReplicaChange::Namespace(name, labels) => {
-                let added = labels.as_ref().map_or(0, memory::label_bytes);
-                let previous = match labels {
-                    Some(labels) => self.namespaces.insert(name, labels),
-                    None => self.namespaces.remove(&name),
-                };
-                self.exchange_bytes(added, previous.as_ref().map_or(0, memory::label_bytes));
+                let bytes = |labels: &PeerLabels| memory::label_bytes(name.len(), labels);
+                let added = labels.as_ref().map_or(0, bytes);
+                let removed = self.namespaces.get(&name).map_or(0, bytes);
+                self.exchange_bytes(added, removed);
+                match labels {
+                    Some(labels) => drop(self.namespaces.insert(name, labels)),
+                    None => drop(self.namespaces.remove(&name)),
+                }
             }
             ReplicaChange::ServiceAccount(id, labels) => {
-                let added = labels.as_ref().map_or(0, memory::label_bytes);
-                let accounts = self.service_accounts.entry(id.namespace).or_default();
+                let name_bytes = id.namespace.len() + id.name.len();
+                let bytes = |labels: &PeerLabels| memory::label_bytes(name_bytes, labels);
+                let added = labels.as_ref().map_or(0, bytes);
+                let accounts = self.service_accounts.entry(id.namespace.clone()).or_default();
                 let previous = match labels {
                     Some(labels) => accounts.insert(id.name, labels),
                     None => accounts.remove(&id.name),
                 };
-                self.service_accounts.retain(|_, accounts| !accounts.is_empty());
-                self.exchange_bytes(added, previous.as_ref().map_or(0, memory::label_bytes));
+                if accounts.is_empty() {
+                    self.service_accounts.remove(&id.namespace);
+                }
+                self.exchange_bytes(added, previous.as_ref().map_or(0, bytes));
             }
         }
         if self.bytes > self.max_bytes {
@@ -192,13 +198,17 @@ impl Replica {
     }
 
     fn put_set(&mut self, id: SetId, members: Option<MemberIndex>) {
-        let added = members.as_ref().map_or(0, memory::set_bytes);
+        let id_bytes = id.0.len();
+        let added = members.as_ref().map_or(0, |members| memory::set_bytes(id_bytes, members));
         let previous = match members {
             Some(members) => self.sets.insert(id.clone(), members),
             None => self.sets.remove(&id),
         };
         let existed = previous.is_some();
-        self.exchange_bytes(added, previous.as_ref().map_or(0, memory::set_bytes));
+        self.exchange_bytes(
+            added,
+            previous.as_ref().map_or(0, |members| memory::set_bytes(id_bytes, members)),
+        );
         match (existed, self.sets.contains_set(&id)) {
             (false, true) => self.complete_users_of(&id),
             (true, false) => self.harden_users_of(&id),
@@ -231,7 +241,7 @@ impl Replica {
     }
 
     fn put_policy(&mut self, id: PolicyId, policy: Option<Arc<PlannedPolicy>>) {
-        let removed = self.policies.get(&id).map_or(0, |policy| memory::policy_bytes(policy));
+        let removed = self.policy_bytes(&id);
         self.incomplete_policies.remove(&id);
         let Some(policy) = policy else {
             self.policies.remove(&id);
@@ -249,8 +259,8 @@ impl Replica {
             }
             None => policy,
         };
-        self.exchange_bytes(memory::policy_bytes(&enforced), removed);
         let previous = self.policies.insert(id.clone(), enforced.clone());
+        self.exchange_bytes(self.policy_bytes(&id), removed);
         if previous.is_none_or(|previous| previous != enforced) {
             let counters = OwnerCounters::new(&enforced.ingress, &enforced.egress);
             self.policy_counters.insert(id, counters);
@@ -261,7 +271,7 @@ impl Replica {
     }
 
     fn put_profile(&mut self, name: String, profile: Option<Arc<ProfileRules>>) {
-        let removed = self.profiles.get(&name).map_or(0, |profile| memory::profile_bytes(profile));
+        let removed = self.profile_bytes(&name);
         self.incomplete_profiles.remove(&name);
         let Some(profile) = profile else {
             self.profiles.remove(&name);
@@ -281,19 +291,35 @@ impl Replica {
             }
             None => profile,
         };
-        self.exchange_bytes(memory::profile_bytes(&enforced), removed);
         let previous = self.profiles.insert(name.clone(), enforced.clone());
+        self.exchange_bytes(self.profile_bytes(&name), removed);
         if previous.is_none_or(|previous| previous != enforced) {
             let counters = OwnerCounters::new(&enforced.ingress, &enforced.egress);
             self.profile_counters.insert(name, counters);
         }
     }
 
+    /// Returns the memory of a policy, including the received form of a hardened one.
+    fn policy_bytes(&self, id: &PolicyId) -> usize {
+        let forms = self.policies.get(id).into_iter().chain(self.incomplete_policies.get(id));
+        forms.map(|policy| memory::policy_bytes(id, policy)).sum()
+    }
+
+    fn profile_bytes(&self, name: &str) -> usize {
+        let forms = self.profiles.get(name).into_iter().chain(self.incomplete_profiles.get(name));
+        forms.map(|profile| memory::profile_bytes(name, profile)).sum()
+    }
+
     fn put_endpoint(&mut self, id: WorkloadId, endpoint: Option<Box<WorkloadPolicy>>) {
+        let bytes = |endpoint: &Option<(WorkloadId, Box<WorkloadPolicy>)>| {
+            endpoint.as_ref().map_or(0, |(_, endpoint)| memory::endpoint_bytes(endpoint))
+        };
+        let removed = bytes(&self.endpoint);
         match endpoint {
             Some(endpoint) => self.endpoint = Some((id, endpoint)),
             None => drop(self.endpoint.take_if(|(known, _)| *known == id)),
         }
+        self.exchange_bytes(bytes(&self.endpoint), removed);
         self.find_missing_policy();
     }
 

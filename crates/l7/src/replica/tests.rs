@@ -267,6 +267,39 @@ fn memory_is_limited() {
 }
 
 #[test]
+fn names_and_hardened_policies_use_memory() {
+    let limit = 100_000;
+    let long = "n".repeat(limit);
+    let mut rule = PlannedRule::new(RuleAction::Allow);
+    // The set is unknown: the rule is replaced, and its received form is kept until the set arrives.
+    rule.source.sets = vec![SetId::new("s:unknown")];
+    rule.source.nets = vec!["10.0.0.0/8".parse().unwrap(); limit / 8];
+    let policy = Arc::new(PlannedPolicy { ingress: vec![rule.clone()], ..PlannedPolicy::default() });
+    let profile = Arc::new(ProfileRules { ingress: vec![rule], egress: Vec::new() });
+    let labels = || Some(Arc::new(BTreeMap::new()));
+    let account = ServiceAccountId { namespace: long.clone(), name: "a".to_owned() };
+    let endpoint = WorkloadPolicy { profiles: vec![long.clone()], ..WorkloadPolicy::default() };
+    let updates = [
+        PlanUpdate::Policy("gnp/web".parse().unwrap(), Some(policy)),
+        PlanUpdate::Policy(format!("gnp/{long}").parse().unwrap(), Some(Arc::default())),
+        PlanUpdate::Profile("kns.shop".to_owned(), Some(profile)),
+        PlanUpdate::Profile(long.clone(), Some(Arc::default())),
+        PlanUpdate::Set(SetId::new(&long), Some(SetKind::Nets)),
+        PlanUpdate::Namespace(long.clone(), labels()),
+        PlanUpdate::ServiceAccount(account, labels()),
+        PlanUpdate::WorkloadPolicy(workload(), Some(endpoint)),
+    ];
+    for update in updates {
+        let shown = format!("{update:?}").chars().take(60).collect::<String>();
+        let mut replica = Replica::new(limit);
+        let changes = prepare_changes(vec![update]);
+        let outcome: Result<(), ReplicaError> =
+            changes.into_iter().try_for_each(|change| replica.apply(change));
+        assert!(matches!(outcome, Err(ReplicaError::TooLarge { .. })), "{shown}");
+    }
+}
+
+#[test]
 fn large_changes_of_sets_are_split() {
     let members: Vec<SetMember> = (0..10_000u32)
         .map(|bits| SetMember::Net(std::net::IpAddr::from(bits.to_be_bytes()).into()))

@@ -4,28 +4,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
-
-/// Time within which a client must send the beginning of its HTTP/2 connection.
-const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size of the connection preface and of the first frame header.
-const OPENING_BYTES: usize = 24 + 9;
+use tortie_http::TimedOpening;
 
 pub struct ProxyConnection {
-    stream: UnixStream,
-    /// Present until the client has sent the opening.
-    opening: Option<ConnectionOpening>,
+    stream: TimedOpening<UnixStream>,
     _open: OpenConnection,
-}
-
-struct ConnectionOpening {
-    received: usize,
-    deadline: Pin<Box<Sleep>>,
 }
 
 /// Counts a connection as open until it is dropped.
@@ -49,8 +36,7 @@ impl Drop for OpenConnection {
 
 impl ProxyConnection {
     pub fn new(stream: UnixStream, open: OpenConnection) -> ProxyConnection {
-        let opening = ConnectionOpening { received: 0, deadline: Box::pin(sleep(OPENING_TIMEOUT)) };
-        ProxyConnection { stream, opening: Some(opening), _open: open }
+        ProxyConnection { stream: TimedOpening::new(stream), _open: open }
     }
 }
 
@@ -66,17 +52,7 @@ impl AsyncRead for ProxyConnection {
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let connection = self.get_mut();
-        let before = out.filled().len();
-        let polled = Pin::new(&mut connection.stream).poll_read(context, out);
-        let Some(opening) = &mut connection.opening else { return polled };
-        opening.received += out.filled().len() - before;
-        if opening.received >= OPENING_BYTES {
-            connection.opening = None;
-        } else if polled.is_pending() && opening.deadline.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        polled
+        Pin::new(&mut self.get_mut().stream).poll_read(context, out)
     }
 }
 

@@ -3,6 +3,7 @@
 mod connection;
 mod http;
 mod listener;
+mod reply_deadline;
 mod request_budget;
 mod services;
 
@@ -37,7 +38,7 @@ const MAX_STREAMS_PER_CONNECTION: u32 = 256;
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// Maximum number of streams that a client may reset before the server has accepted them.
 const MAX_PENDING_RESETS: usize = 64;
-/// Time limit for receiving and answering a request. A decision itself waits for nothing, so only requests that their
+/// Time limit for receiving and answering a request whose client states none. A decision itself waits for nothing, so only requests that their
 /// client does not complete reach it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of pings, and time for their answer, after which a connection is closed.
@@ -122,7 +123,8 @@ impl L7Server {
         let log = AccessLog::new(options.access_log);
         let checker = Arc::new(PolicyChecker::new(state, options.check.clone(), metrics.clone(), log));
         let routes = build_routes(checker, options.max_request_bytes);
-        let budget = Arc::new(RequestBudget::new(MAX_INCOMPLETE_BYTES, metrics.refused_requests.clone()));
+        let (refused, expired) = (metrics.refused_requests.clone(), metrics.expired_requests.clone());
+        let budget = Arc::new(RequestBudget::new(MAX_INCOMPLETE_BYTES, refused, expired));
         let mut stopped = stop.subscribe();
         let drained = stop.subscribe();
         let serving = tonic::transport::Server::builder()

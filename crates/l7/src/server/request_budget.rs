@@ -1,9 +1,11 @@
-//! Limits the memory of all requests that have not been received completely.
+//! Limits the memory of all requests that have not been received completely, and the time for each. A complete request is
+//! answered at once, so the time limit of its reply is that of receiving it.
 //!
 //! A client may open many streams, announce a large message on each and never complete it. A request that waits for its
 //! client counts with the size that it announces. When all of them exceed the limit, those that have waited longest are
 //! rejected: Envoy sends a request at once, so they are not from Envoy.
 
+use super::reply_deadline::read_reply_deadline;
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use prometheus_client::metrics::counter::Counter;
@@ -11,6 +13,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http;
@@ -19,6 +23,8 @@ use tonic::codegen::http;
 pub const MAX_INCOMPLETE_BYTES: usize = 32 << 20;
 /// Upper bound of `--max-request-bytes`.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+/// Deadline of a request whose client states a longer time than can be represented.
+const MAX_REPLY_DEADLINE: Duration = Duration::from_secs(3600);
 /// Memory of a request in addition to its message: headers and the state of its stream.
 const REQUEST_OVERHEAD_BYTES: usize = 8 << 10;
 /// A flag and the length of the message.
@@ -29,6 +35,8 @@ pub struct RequestBudget {
     waiting: Mutex<WaitingRequests>,
     limit: usize,
     refused: Counter,
+    /// Requests that were not complete before their deadline.
+    expired: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -51,19 +59,21 @@ struct WaitingRequest {
 struct EvictedRequest;
 
 impl RequestBudget {
-    pub fn new(limit: usize, refused: Counter) -> RequestBudget {
-        RequestBudget { waiting: Mutex::default(), limit, refused }
+    pub fn new(limit: usize, refused: Counter, expired: Counter) -> RequestBudget {
+        RequestBudget { waiting: Mutex::default(), limit, refused, expired }
     }
 
     /// Wraps a request so that it counts against the budget while it is incomplete.
     pub fn admit(self: &Arc<RequestBudget>, request: http::Request<Body>) -> http::Request<Body> {
         let budget = self.clone();
+        let deadline = read_reply_deadline(request.headers()).map(ReplyDeadline::new);
         request.map(|body| {
             Body::new(BudgetedBody {
                 body,
                 header: [0; MESSAGE_HEADER_BYTES],
                 received: 0,
                 place: None,
+                deadline,
                 budget,
             })
         })
@@ -119,7 +129,28 @@ struct BudgetedBody {
     received: usize,
     /// Place among the waiting requests, once it had to wait.
     place: Option<u64>,
+    /// When the request is answered although it is not complete.
+    deadline: Option<ReplyDeadline>,
     budget: Arc<RequestBudget>,
+}
+
+struct ReplyDeadline {
+    at: Instant,
+    /// Created when the request has to wait for its client.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl ReplyDeadline {
+    fn new(limit: Duration) -> ReplyDeadline {
+        // A limit that cannot be represented is as good as none: the server has its own.
+        let now = Instant::now();
+        ReplyDeadline { at: now.checked_add(limit).unwrap_or(now + MAX_REPLY_DEADLINE), timer: None }
+    }
+
+    fn has_passed(&mut self, context: &mut Context<'_>) -> bool {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(self.at)));
+        timer.as_mut().poll(context).is_ready()
+    }
 }
 
 impl BudgetedBody {
@@ -177,6 +208,12 @@ impl HttpBody for BudgetedBody {
                 self.leave();
                 Poll::Ready(end)
             }
+            Poll::Pending if self.deadline.as_mut().is_some_and(|deadline| deadline.has_passed(context)) => {
+                self.leave();
+                self.budget.expired.inc();
+                let status = Status::deadline_exceeded("the request was not complete in time");
+                Poll::Ready(Some(Err(status)))
+            }
             Poll::Pending => match self.budget.wait(self.place, self.size(), context.waker()) {
                 Ok(place) => {
                     self.place = Some(place);
@@ -229,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_requests_are_evicted_first() {
-        let budget = Arc::new(RequestBudget::new(1 << 20, Counter::default()));
+        let budget = Arc::new(RequestBudget::new(1 << 20, Counter::default(), Counter::default()));
         let mut first = begin(&budget, 500 << 10);
         assert!(may_wait(&mut first).await);
         assert_eq!(used(&budget), (REQUEST_OVERHEAD_BYTES + (500 << 10), 0));
@@ -247,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn complete_requests_do_not_count() {
-        let budget = Arc::new(RequestBudget::new(1, Counter::default()));
+        let budget = Arc::new(RequestBudget::new(1, Counter::default(), Counter::default()));
         let request = http::Request::new(Body::new(http_body_of(b"\0\0\0\0\x01x")));
         let mut body = budget.admit(request).into_body();
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;

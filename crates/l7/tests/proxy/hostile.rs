@@ -158,23 +158,49 @@ async fn silent_connections_are_closed() {
     drop(silent);
 }
 
+/// Returns the beginning of a connection with one request, without its message: preface, SETTINGS and HEADERS.
+fn begin_check(authority: &[u8], headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86, 0x41];
+    let mut push = |prefix: &[u8], text: &[u8]| {
+        block.extend_from_slice(prefix);
+        block.push(u8::try_from(text.len()).unwrap());
+        block.extend_from_slice(text);
+    };
+    push(&[], authority);
+    push(&[0x44], CHECK_PATH.as_bytes());
+    push(&[0x5f], b"application/grpc");
+    for (name, value) in headers {
+        push(&[0], name.as_bytes());
+        push(&[], value.as_bytes());
+    }
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    bytes.extend_from_slice(&[0, 0, u8::try_from(block.len()).unwrap(), 1, 4, 0, 0, 0, 1]);
+    bytes.extend_from_slice(&block);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn incomplete_requests_are_answered_before_their_timeout() {
+    let fixture = ServerFixture::start(|_| {}).await;
+    let mut stream = UnixStream::connect(&fixture.socket).await.unwrap();
+    // The message announces 60 bytes and contains one. Envoy's default timeout is 200 ms.
+    let mut bytes = begin_check(b"localhost", &[("grpc-timeout", "200m")]);
+    bytes.extend_from_slice(&[0, 0, 6, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 60, b'x']);
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
+    // The time limit that the server has for clients without a timeout does not count here.
+    let expired = async || fixture.metrics.expired_requests.get() == 1;
+    eventually_async("the request is answered at its deadline", expired).await;
+    assert_eq!(fixture.metrics.refused_requests.get(), 0);
+    assert_eq!(fixture.check(&request()).await, NOT_SYNCED);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_authorities_are_accepted() {
     let fixture = ServerFixture::start(|_| {}).await;
-    // A connection whose :authority is the path of the socket, as Go clients send it: preface, SETTINGS and HEADERS.
     let mut stream = UnixStream::connect(&fixture.socket).await.unwrap();
-    let authority = b"%2Fvar%2Frun%2Fdikastes.sock";
-    let path = CHECK_PATH.as_bytes();
-    let mut block = vec![0x83, 0x86, 0x41, authority.len() as u8];
-    block.extend_from_slice(authority);
-    block.extend_from_slice(&[0x44, path.len() as u8]);
-    block.extend_from_slice(path);
-    block.extend_from_slice(&[0x5f, 16]);
-    block.extend_from_slice(b"application/grpc");
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    bytes.extend_from_slice(&[0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1]);
-    bytes.extend_from_slice(&block);
+    // Go clients send the path of the socket as the authority.
+    let mut bytes = begin_check(b"%2Fvar%2Frun%2Fdikastes.sock", &[]);
     // An empty message with END_STREAM.
     bytes.extend_from_slice(&[0, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
     tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();

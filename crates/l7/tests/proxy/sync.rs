@@ -2,7 +2,7 @@
 
 use crate::fixture::{ServerFixture, connect, encode_plan, in_sync, options, workload};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,9 @@ use tortie_plan::{
     AddressSet, EndpointTier, NodePlan, PlannedPolicy, PlannedRule, PolicyId, RuleAction, SetId, SetKind,
     SetMember, TierDefaultAction, WorkloadPolicy,
 };
-use tortie_policysync::{encode_members, encode_policy};
+use tortie_policysync::{
+    MAX_MEMBERS_PER_MESSAGE, encode_members, encode_namespace, encode_policy, encode_set,
+};
 use tortie_testkit::{eventually_async, free_port};
 
 const ALLOWED: i32 = 0;
@@ -94,6 +96,40 @@ async fn changes_apply_to_the_next_request() {
         PlannedPolicy { ingress: vec![PlannedRule::new(RuleAction::Deny)], ..PlannedPolicy::default() };
     fixture.node.send(&encode_policy(&policy_id(), Some(&deny)));
     wait_for_code(&fixture, &request_from("10.65.0.3"), DENIED).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_sets_are_replaced_as_a_whole() {
+    let addresses = (0..u32::try_from(MAX_MEMBERS_PER_MESSAGE).unwrap())
+        .map(|number| Ipv4Addr::from(0x0a00_0000 + number));
+    let last = Ipv4Addr::new(10, 65, 0, 2);
+    let members = addresses.chain([last]).map(|address| SetMember::Net(IpAddr::V4(address).into()));
+    let set = AddressSet { kind: SetKind::Nets, members: members.collect() };
+    let mut plan = plan_for(&[]);
+    let id = SetId::new("s:friends");
+    plan.sets.insert(id.clone(), set.clone());
+    let fixture = ServerFixture::with_plan(&plan).await;
+    let request = request_from(&last.to_string());
+    assert_eq!(fixture.check(&request).await, ALLOWED);
+    let messages = fixture.metrics.sync_messages.get();
+    // The member is in the second message of the set.
+    let payloads: Vec<_> = encode_set(&id, &set).collect();
+    assert_eq!(payloads.len(), 2);
+    payloads.iter().for_each(|payload| fixture.node.send(payload));
+    eventually_async("both are received", async || {
+        assert_eq!(fixture.check(&request).await, ALLOWED);
+        fixture.metrics.sync_messages.get() >= messages + 2
+    })
+    .await;
+    assert_eq!(fixture.check(&request).await, ALLOWED);
+    // A set of exactly this size may be followed by another part. Any other message shows that none comes.
+    let whole = AddressSet {
+        kind: SetKind::Nets,
+        members: set.members.iter().take(MAX_MEMBERS_PER_MESSAGE).copied().collect(),
+    };
+    encode_set(&id, &whole).for_each(|payload| fixture.node.send(&payload));
+    fixture.node.send(&encode_namespace("shop", None));
+    wait_for_code(&fixture, &request, DENIED).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

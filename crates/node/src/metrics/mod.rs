@@ -119,7 +119,9 @@ declare_metrics! {
     pub struct PolicySyncMetrics {
         pub subscribers: Gauge = "tortie_policy_sync_subscribers", "Proxies that receive the policy of their workload";
         pub resyncs: Counter = "tortie_policy_sync_resyncs",
-            "How often sets were sent again to a proxy, because it had not read too many changes";
+            "How often a proxy had not read too many changes, so that sets were sent again";
+        pub refused_streams: Counter = "tortie_policy_sync_refused_streams",
+            "Streams that were refused because the clients of a workload began too many";
         pub refused_credentials: Counter = "tortie_policy_sync_refused_credentials",
             "Credential files that could not be used, and sockets that could not be created";
         pub reports: Counter = "tortie_policy_sync_reports", "Statistics that proxies reported";

@@ -6,10 +6,14 @@
 
 use crate::files;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use tortie_plan::WorkloadId;
+
+/// Workloads with the UID of the credentials with which their proxy connected. Another pod of the same name has another
+/// UID.
+pub type LiveWorkloads = BTreeMap<WorkloadId, String>;
 
 /// Maximum size of the file that is read: more than all workloads of a node.
 const MAX_RECORD_BYTES: u64 = 4 << 20;
@@ -22,6 +26,7 @@ struct RecordedWorkload {
     orchestrator: String,
     workload: String,
     endpoint: String,
+    uid: String,
 }
 
 impl LiveRecord {
@@ -31,7 +36,7 @@ impl LiveRecord {
 
     /// Returns the recorded workloads; none if the file does not exist or cannot be read, which closes connections to
     /// proxies until they connect again.
-    pub fn read(&self) -> BTreeSet<WorkloadId> {
+    pub fn read(&self) -> LiveWorkloads {
         match self.try_read() {
             Ok(workloads) => workloads,
             Err(error) => {
@@ -39,23 +44,23 @@ impl LiveRecord {
                     let path = self.0.display();
                     tracing::warn!(%error, %path, "cannot read which workloads have a proxy");
                 }
-                BTreeSet::new()
+                LiveWorkloads::new()
             }
         }
     }
 
-    fn try_read(&self) -> io::Result<BTreeSet<WorkloadId>> {
+    fn try_read(&self) -> io::Result<LiveWorkloads> {
         let mut text = String::new();
         std::fs::File::open(&self.0)?.take(MAX_RECORD_BYTES).read_to_string(&mut text)?;
         let recorded: Vec<RecordedWorkload> = serde_json::from_str(&text)?;
-        let ids = recorded.into_iter().map(|RecordedWorkload { orchestrator, workload, endpoint }| {
-            WorkloadId { orchestrator, workload, endpoint }
+        let ids = recorded.into_iter().map(|RecordedWorkload { orchestrator, workload, endpoint, uid }| {
+            (WorkloadId { orchestrator, workload, endpoint }, uid)
         });
         Ok(ids.collect())
     }
 
     /// Replaces the recorded workloads. Without any, there is no file.
-    pub fn write(&self, workloads: &BTreeSet<WorkloadId>) {
+    pub fn write(&self, workloads: &LiveWorkloads) {
         let written = if workloads.is_empty() { self.remove() } else { self.replace(workloads) };
         if let Err(error) = written {
             let path = self.0.display();
@@ -70,13 +75,14 @@ impl LiveRecord {
         }
     }
 
-    fn replace(&self, workloads: &BTreeSet<WorkloadId>) -> io::Result<()> {
+    fn replace(&self, workloads: &LiveWorkloads) -> io::Result<()> {
         let recorded: Vec<RecordedWorkload> = workloads
             .iter()
-            .map(|id| RecordedWorkload {
+            .map(|(id, uid)| RecordedWorkload {
                 orchestrator: id.orchestrator.clone(),
                 workload: id.workload.clone(),
                 endpoint: id.endpoint.clone(),
+                uid: uid.clone(),
             })
             .collect();
         files::replace(&self.0, &serde_json::to_string(&recorded)?)
@@ -91,18 +97,18 @@ mod tests {
     fn record_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let record = LiveRecord::new(dir.path().join("http-proxies.json"));
-        assert_eq!(record.read(), BTreeSet::new());
-        let id = |name: &str| WorkloadId {
-            orchestrator: "k8s".into(),
-            workload: name.into(),
-            endpoint: "eth0".into(),
+        assert_eq!(record.read(), LiveWorkloads::new());
+        let entry = |name: &str, uid: &str| {
+            let id =
+                WorkloadId { orchestrator: "k8s".into(), workload: name.into(), endpoint: "eth0".into() };
+            (id, uid.to_owned())
         };
-        let workloads = BTreeSet::from([id("shop/a"), id("shop/b")]);
+        let workloads = LiveWorkloads::from([entry("shop/a", "1"), entry("shop/b", "2")]);
         record.write(&workloads);
         assert_eq!(record.read(), workloads);
-        record.write(&BTreeSet::new());
+        record.write(&LiveWorkloads::new());
         assert!(!dir.path().join("http-proxies.json").exists());
         std::fs::write(dir.path().join("http-proxies.json"), "[{").unwrap();
-        assert_eq!(record.read(), BTreeSet::new());
+        assert_eq!(record.read(), LiveWorkloads::new());
     }
 }

@@ -10,6 +10,7 @@ mod hub;
 mod live_record;
 mod service;
 mod socket;
+mod stream_budget;
 mod subscriber;
 mod sync_plan;
 
@@ -188,6 +189,9 @@ impl SyncServer {
         for (file, error) in round.refused {
             self.refuse(&file, &error);
         }
+        if self.restoring {
+            self.hub.retain_restored(&round.credentials);
+        }
         let stale = self.served.extract_if(.., |uid, served| {
             round.credentials.get(uid) != Some(&served.credentials) || !served.file.exists()
         });
@@ -221,9 +225,8 @@ impl SyncServer {
         self.failed.remove(&uid);
         let (listener, file) = socket.into_parts();
         let (stop, stopped) = watch::channel(false);
-        let workload = credentials.workload.clone();
-        tracing::info!(uid, workload = workload.workload, "serving the policy of a workload");
-        tokio::spawn(service::serve_workload(self.hub.clone(), workload, listener, stopped));
+        tracing::info!(uid, workload = credentials.workload.workload, "serving the policy of a workload");
+        tokio::spawn(service::serve_workload(self.hub.clone(), credentials.clone(), listener, stopped));
         self.served.insert(uid, ServedWorkload { credentials, file, stop });
     }
 

@@ -1,18 +1,19 @@
 //! The gRPC service on the socket of one workload.
 
+use super::credentials::WorkloadCredentials;
 use super::hub::{SubscriberId, SubscriberSignal, SyncHub};
+use super::stream_budget::StreamBudget;
 use super::subscriber::OutgoingMessage;
 use futures::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tortie_http::{AuthorityRewriter, LimitedConnection};
-use tortie_plan::WorkloadId;
 use tortie_policysync::proto::policy_sync_server::{PolicySync, PolicySyncServer};
 use tortie_policysync::proto::{DataplaneStats, ReportResult, SyncRequest, ToDataplane};
 
@@ -21,6 +22,9 @@ const MAX_CONNECTIONS_PER_SOCKET: usize = 16;
 const MAX_STREAMS_PER_CONNECTION: u32 = 8;
 /// Maximum number of accepted connections that the server has not taken over yet.
 const MAX_PENDING_CONNECTIONS: usize = 4;
+/// Maximum number of streams of a workload that have not ended. One is active; a client that does not read delays the end
+/// of an earlier one, and its connection keeps the message that it has not read.
+const MAX_UNENDED_STREAMS: usize = 4;
 /// Maximum size of a message of a client. Only reports have content.
 const MAX_CLIENT_MESSAGE_BYTES: usize = 64 << 10;
 const MAX_HEADER_BYTES: u32 = 8 << 10;
@@ -41,19 +45,26 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 struct WorkloadService {
     hub: Arc<SyncHub>,
-    workload: WorkloadId,
+    credentials: WorkloadCredentials,
     stopped: watch::Receiver<bool>,
+    // Both are shared by all connections to the socket.
+    budget: Arc<Mutex<StreamBudget>>,
+    unended: Arc<Semaphore>,
 }
 
 /// Serves the clients of a workload until it is stopped, then waits until they have gone. The caller closes the stream of
 /// the workload afterwards.
 pub async fn serve_workload(
     hub: Arc<SyncHub>,
-    workload: WorkloadId,
+    credentials: WorkloadCredentials,
     listener: UnixListener,
     stopped: watch::Receiver<bool>,
 ) {
-    let service = WorkloadService { hub: hub.clone(), workload: workload.clone(), stopped: stopped.clone() };
+    let workload = credentials.workload.workload.clone();
+    let budget = Arc::new(Mutex::new(StreamBudget::new(Instant::now())));
+    let unended = Arc::new(Semaphore::new(MAX_UNENDED_STREAMS));
+    let service =
+        WorkloadService { hub: hub.clone(), credentials, stopped: stopped.clone(), budget, unended };
     let service = PolicySyncServer::new(service).max_decoding_message_size(MAX_CLIENT_MESSAGE_BYTES);
     let (sender, incoming) = mpsc::channel(MAX_PENDING_CONNECTIONS);
     let serving = tonic::transport::Server::builder()
@@ -76,7 +87,7 @@ pub async fn serve_workload(
     tokio::select! {
         () = accepting => {}
         result = serving => if let Err(error) = result {
-            tracing::warn!(workload = workload.workload, %error, "the policy-sync server of the workload failed");
+            tracing::warn!(workload, %error, "the policy-sync server of the workload failed");
         },
     }
 }
@@ -122,9 +133,23 @@ impl PolicySync for WorkloadService {
     type SyncStream = MessageStream;
 
     async fn sync(&self, _request: Request<SyncRequest>) -> Result<Response<MessageStream>, Status> {
-        let (id, signal) = self.hub.join(&self.workload);
-        let messages =
-            MessageSource { hub: self.hub.clone(), id, signal, waiting: VecDeque::new(), sequence_number: 0 };
+        if !self.budget.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
+            self.hub.node().metrics.policy_sync.refused_streams.inc();
+            return Err(Status::resource_exhausted("the workload begins streams too often; try again later"));
+        }
+        let Ok(permit) = self.unended.clone().try_acquire_owned() else {
+            self.hub.node().metrics.policy_sync.refused_streams.inc();
+            return Err(Status::resource_exhausted("the workload does not read its earlier streams"));
+        };
+        let (id, signal) = self.hub.join(&self.credentials);
+        let messages = MessageSource {
+            hub: self.hub.clone(),
+            id,
+            signal,
+            waiting: VecDeque::new(),
+            sequence_number: 0,
+            _permit: permit,
+        };
         // Checked after joining: the stream of a workload is closed after its server has been stopped.
         if *self.stopped.borrow() {
             return Err(Status::unavailable("the credentials of the workload have been removed"));
@@ -153,6 +178,7 @@ struct MessageSource {
     /// Messages that were taken from the hub, by reference. They are encoded one by one as the client reads.
     waiting: VecDeque<OutgoingMessage>,
     sequence_number: u64,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl MessageSource {

@@ -66,7 +66,7 @@ impl<'r> HttpRequest<'r> {
 /// readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestPath<'r> {
-    /// Without query and fragment, percent-decoded once, with `/` for `\`, and without parameters (`;...`), `.`, `..` and
+    /// Without query, percent-decoded once, with `/` for `\`, and without parameters (`;...`), `.`, `..` and
     /// repeated slashes.
     normal: Cow<'r, str>,
     /// The same for a server to which `..`, `\` and an escaped `/` are text, if it differs: `/a/..%2fb` may reach the
@@ -81,7 +81,8 @@ pub enum RequestPathError {
     NotAbsolute,
     /// Servers would interpret it differently.
     #[error(
-        "the path is ambiguous: it is encoded twice, has an invalid escape or NUL, or leads above the root"
+        "the path is ambiguous: it is encoded twice, has an invalid escape, a control character or a fragment, or \
+         leads above the root"
     )]
     Ambiguous,
 }
@@ -91,8 +92,11 @@ impl<'r> RequestPath<'r> {
         if !text.starts_with('/') {
             return Err(RequestPathError::NotAbsolute);
         }
-        let end = text.find(['?', '#']).unwrap_or(text.len());
-        let text = &text[..end];
+        let text = text.split('?').next().unwrap_or_default();
+        // No client sends a fragment. Some servers cut it off, others take it as text of the path.
+        if text.bytes().any(|byte| byte == b'#' || byte.is_ascii_control()) {
+            return Err(RequestPathError::Ambiguous);
+        }
         if is_normal(text) {
             return Ok(RequestPath { normal: Cow::Borrowed(text), literal: None });
         }
@@ -224,7 +228,9 @@ mod tests {
             ("/a/b", "/a/b"),
             ("/a/b/", "/a/b/"),
             ("/a?x=/../b", "/a"),
-            ("/a#b", "/a"),
+            ("/a?b#c", "/a"),
+            ("/a%23b", "/a#b"),
+            ("/a%09b", "/a\tb"),
             ("//a///b", "/a/b"),
             ("/a/./b/.", "/a/b/"),
             ("/a/../b", "/b"),
@@ -268,6 +274,16 @@ mod tests {
             "/a/..;/..;/b",
             "/%2e%2e/",
             "/a%253b",
+            // Some servers read `/allowed`, others resolve to `/denied`.
+            "/allowed#/../denied",
+            "/allowed#",
+            "/#?",
+            // Some parsers of URLs remove these characters, also between two dots.
+            "/api/.\t./denied",
+            "/api/.\n./denied",
+            "/api/.\r./denied",
+            "/a\0b",
+            "/a\x7f",
         ];
         for text in ambiguous {
             assert_eq!(RequestPath::parse(text), Err(RequestPathError::Ambiguous), "{text}");

@@ -11,6 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tonic::body::Body;
@@ -29,6 +30,10 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const SMALL_WINDOW_BYTES: u32 = 65_535;
 const PORT: u16 = 8080;
 const HOSTILE_STREAMS: usize = 10_000;
+/// More streams than the clients of a workload may begin in the time that this takes.
+const STREAM_STORM: usize = 200;
+/// More connections than the socket admits.
+const SILENT_CONNECTIONS: usize = 24;
 
 /// A client that applies each message to a replica and checks that nothing in it refers to missing objects.
 struct ProxyClient {
@@ -49,7 +54,13 @@ impl ProxyClient {
         let endpoint = endpoint.initial_stream_window_size(SMALL_WINDOW_BYTES);
         let channel = runtime.block_on(endpoint.connect()).unwrap();
         let mut client = PolicySyncClient::new(channel);
-        let stream = runtime.block_on(client.sync(SyncRequest {})).unwrap().into_inner();
+        let mut begun = None;
+        // Streams of earlier connections may not have ended yet.
+        eventually("the server accepts a stream", || {
+            begun = runtime.block_on(client.sync(SyncRequest {})).ok();
+            begun.is_some()
+        });
+        let stream = begun.unwrap().into_inner();
         ProxyClient { runtime, client, stream, replica: NodePlan::default(), in_sync: false }
     }
 
@@ -117,6 +128,28 @@ impl ProxyClient {
             if let Err(status) = self.read() {
                 return status;
             }
+        }
+    }
+
+    /// Begins streams in a loop until the server has refused some, then waits until it accepts one.
+    fn begin_too_many_streams(&mut self) {
+        let storm = (0..STREAM_STORM).map(|_| self.runtime.block_on(self.client.sync(SyncRequest {})));
+        let refused: Vec<Code> = storm.filter_map(|begun| begun.err().map(|status| status.code())).collect();
+        assert!(
+            !refused.is_empty() && refused.iter().all(|code| *code == Code::ResourceExhausted),
+            "{refused:?}"
+        );
+        eventually("a stream may begin again", || {
+            match self.runtime.block_on(self.client.sync(SyncRequest {})) {
+                Ok(response) => self.stream = response.into_inner(),
+                Err(_) => return false,
+            }
+            true
+        });
+        self.replica = NodePlan::default();
+        self.in_sync = false;
+        while !self.in_sync {
+            self.read().unwrap();
         }
     }
 
@@ -246,6 +279,11 @@ fn policy_reaches_the_proxy_of_a_workload() {
     assert_eq!(second.replica.policies, first.replica.policies);
     let output = metrics(&world);
     assert!(output.contains("tortie_policy_sync_subscribers 1"), "{output}");
+    assert!(output.contains("tortie_policy_sync_refused_streams_total 0"), "{output}");
+    second.begin_too_many_streams();
+    assert_eq!(second.replica.policies, first.replica.policies);
+    let output = metrics(&world);
+    assert!(!output.contains("tortie_policy_sync_refused_streams_total 0"), "{output}");
 
     world.must("DEL", "c2", &guarded.path(), &world.config());
     second.read_until(|plan| plan.workload_policies.is_empty());
@@ -343,7 +381,18 @@ fn slow_clients_delay_nothing() {
     set(&nets);
     apply_policy(&world, "GET", "many == 'yes'");
     write_credentials(&world, "one", "c2");
-    let mut client = ProxyClient::open(&socket(&world, "one"));
+    let path = socket(&world, "one");
+    let mut unread = ProxyClient::open(&path);
+    let mut streams = Vec::new();
+    eventually("unread streams are limited", || {
+        match unread.runtime.block_on(unread.client.sync(SyncRequest {})) {
+            Ok(response) => streams.push(response),
+            Err(status) => return status.message().contains("does not read"),
+        }
+        false
+    });
+    drop((unread, streams));
+    let mut client = ProxyClient::open(&path);
     // The first burst is larger than the client's window, and the client does not read.
     for count in [100, 200, 15_000] {
         set(&nets[..count]);
@@ -387,8 +436,24 @@ async fn stall(mut channel: Channel) {
     }
 }
 
+/// Opens connections that never begin to speak HTTP/2, and waits until the server has closed them.
+async fn stay_silent(socket: &str) {
+    let path = socket.strip_prefix("unix://").unwrap();
+    let mut silent = JoinSet::new();
+    for sent in [&b""[..], b"PRI * HTTP/2.0"].into_iter().cycle().take(SILENT_CONNECTIONS) {
+        let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
+        silent.spawn(async move {
+            // An error means that the server has closed the connection already.
+            if stream.write_all(sent).await.is_ok() {
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        });
+    }
+    tokio::time::timeout(MESSAGE_TIMEOUT, silent.join_all()).await.expect("silent connections are closed");
+}
+
 async fn attack(socket: String) {
-    let endpoint = Endpoint::from_shared(socket).unwrap();
+    let endpoint = Endpoint::from_shared(socket.clone()).unwrap();
     let channel = endpoint.connect().await.unwrap();
     for garbage in ["x", "\u{1}\u{2}\u{3}", "\n\u{7f}", "\u{12}\u{12}\u{12}"] {
         for method in ["Sync", "Report"] {
@@ -420,6 +485,7 @@ async fn attack(socket: String) {
         }
     }
     tokio::time::timeout(MESSAGE_TIMEOUT, stalled.join_all()).await.expect("half-open streams end");
+    stay_silent(&socket).await;
 }
 
 #[test]

@@ -25,6 +25,10 @@ use tortie_policysync::{
 /// client receives the changed sets again. They fit into one message.
 pub const MAX_NOTED_MEMBERS: usize = 65_536;
 
+/// Maximum number of changed namespaces and service accounts that a subscriber notes while its client does not read. If
+/// there are more, the subscriber compares all namespaces and accounts, so that names do not accumulate.
+pub const MAX_NOTED_PEERS: usize = 8_192;
+
 /// One change for the client, by reference. It is encoded when the client is ready.
 #[derive(Clone, Debug)]
 pub enum OutgoingMessage {
@@ -112,6 +116,8 @@ pub struct Subscriber {
     /// Namespaces and accounts that may differ from the plan.
     changed_namespaces: BTreeSet<String>,
     changed_accounts: BTreeSet<ServiceAccountId>,
+    /// Whether any namespace or account may differ from the plan; then the changed ones are not noted.
+    peers_outdated: bool,
 }
 
 impl Subscriber {
@@ -130,6 +136,8 @@ impl Subscriber {
             policy_changed: true,
             changed_namespaces: BTreeSet::new(),
             changed_accounts: BTreeSet::new(),
+            // The first messages contain all namespaces and accounts.
+            peers_outdated: true,
         }
     }
 
@@ -139,12 +147,15 @@ impl Subscriber {
 
     /// Returns whether there are messages to take.
     pub fn has_messages(&self) -> bool {
-        let peers_changed = !self.changed_namespaces.is_empty() || !self.changed_accounts.is_empty();
-        !self.in_sync || self.policy_changed || peers_changed
+        !self.in_sync || self.policy_changed || self.peers_outdated || self.count_noted_peers() > 0
     }
 
-    /// Notes a change of the plan. Returns whether the client has to receive sets again, because too many members have
-    /// changed since it read its last message.
+    fn count_noted_peers(&self) -> usize {
+        self.changed_namespaces.len() + self.changed_accounts.len()
+    }
+
+    /// Notes a change of the plan. Returns whether too much has changed since the client read its last message: then it
+    /// receives the changed sets again, or all namespaces and accounts are compared.
     pub fn note_update(&mut self, update: &PlanUpdate) -> bool {
         match update {
             PlanUpdate::Set(id, _) => self.outdate_set(id),
@@ -155,12 +166,13 @@ impl Subscriber {
                 self.policy_changed = true;
                 self.endpoint_removed |= endpoint.is_none();
             }
-            // The first messages contain all namespaces and accounts.
-            PlanUpdate::Namespace(name, _) if self.in_sync => {
+            PlanUpdate::Namespace(name, _) if !self.peers_outdated => {
                 self.changed_namespaces.insert(name.clone());
+                return self.limit_noted_peers();
             }
-            PlanUpdate::ServiceAccount(id, _) if self.in_sync => {
+            PlanUpdate::ServiceAccount(id, _) if !self.peers_outdated => {
                 self.changed_accounts.insert(id.clone());
+                return self.limit_noted_peers();
             }
             _ => {}
         }
@@ -172,11 +184,21 @@ impl Subscriber {
         self.outdate_sets();
         self.policy_changed = true;
         self.endpoint_removed |= !plan.endpoints.contains_key(&self.workload);
-        if self.in_sync {
-            self.changed_namespaces.extend(self.namespaces.keys().chain(plan.namespaces.keys()).cloned());
-            let accounts = self.service_accounts.keys().chain(plan.service_accounts.keys());
-            self.changed_accounts.extend(accounts.cloned());
+        self.outdate_peers();
+    }
+
+    fn limit_noted_peers(&mut self) -> bool {
+        let too_many = self.count_noted_peers() > MAX_NOTED_PEERS;
+        if too_many {
+            self.outdate_peers();
         }
+        too_many
+    }
+
+    fn outdate_peers(&mut self) {
+        self.changed_namespaces.clear();
+        self.changed_accounts.clear();
+        self.peers_outdated = true;
     }
 
     fn outdate_set(&mut self, id: &SetId) {
@@ -234,9 +256,11 @@ impl Subscriber {
         if std::mem::take(&mut self.policy_changed) {
             self.take_policy(plan, &mut messages);
         }
-        if !self.in_sync {
-            self.changed_accounts = plan.service_accounts.keys().cloned().collect();
-            self.changed_namespaces = plan.namespaces.keys().cloned().collect();
+        if std::mem::take(&mut self.peers_outdated) {
+            let accounts = self.service_accounts.keys().chain(plan.service_accounts.keys());
+            self.changed_accounts = accounts.cloned().collect();
+            let namespaces = self.namespaces.keys().chain(plan.namespaces.keys());
+            self.changed_namespaces = namespaces.cloned().collect();
         }
         self.take_peers(plan, &mut messages);
         if !std::mem::replace(&mut self.in_sync, true) {

@@ -367,3 +367,27 @@ fn members_that_come_back_cause_no_message() {
     assert_eq!(kinds(&client.subscriber.take_messages(&client.sync_plan)), [""; 0]);
     assert_eq!(client.subscriber.noted_members, 0);
 }
+
+#[test]
+fn unread_namespaces_and_accounts_are_bounded() {
+    let mut client = TestClient::new();
+    client.change_to(&simple_plan(0..3));
+    while !client.read(64) {}
+    let labels = Some(Arc::new(BTreeMap::from([("a".to_owned(), "b".to_owned())])));
+    let account = |number: usize| ServiceAccountId { namespace: "n".to_owned(), name: number.to_string() };
+    // Each is created and deleted, as by a controller that leaves nothing behind.
+    for number in 0..MAX_NOTED_PEERS / 2 {
+        for labels in [labels.clone(), None] {
+            client.update(PlanUpdate::Namespace(format!("churn-{number}"), labels.clone()));
+            client.update(PlanUpdate::ServiceAccount(account(number), labels));
+        }
+    }
+    assert_eq!((client.resyncs, client.subscriber.count_noted_peers()), (0, MAX_NOTED_PEERS));
+    client.update(PlanUpdate::Namespace("n0".to_owned(), None));
+    client.update(PlanUpdate::Namespace("kept".to_owned(), labels));
+    assert_eq!((client.resyncs, client.subscriber.count_noted_peers()), (1, 0), "nothing more is noted");
+    let messages = client.subscriber.take_messages(&client.sync_plan);
+    assert_eq!(kinds(&messages), ["namespace", "namespace"], "what differs, and no account");
+    client.waiting = messages.into();
+    client.check_replica();
+}

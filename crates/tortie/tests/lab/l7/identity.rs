@@ -1,6 +1,8 @@
 //! Mutual TLS: the identity in the client's certificate decides, not only its address.
 
-use super::{ProxiedLab, SERVER_ADDRESS, pod_namespace};
+use super::connections::http_rules_match_no_other_connection;
+use super::envoy_config::{authorization, clusters, typed};
+use super::{ProxiedLab, pod_namespace};
 use crate::family;
 use serde_json::{Value, json};
 use tortie_testkit::{CertificateFiles, CertificateMaker, Envoy};
@@ -10,22 +12,6 @@ const FRONTEND: &str = "spiffe://cluster.local/ns/default/sa/frontend";
 
 /// Builds a configuration of Envoy like that of the sidecar, with mutual TLS.
 fn mutual_tls(socket: &str, authority: &CertificateMaker, server: &CertificateFiles) -> Value {
-    let typed = |kind: &str, mut config: Value| {
-        config["@type"] = json!(format!("type.googleapis.com/envoy.extensions.{kind}"));
-        config
-    };
-    let cluster = |name: &str, address: Value| {
-        json!({"name": name, "type": "STATIC", "load_assignment": {"cluster_name": name, "endpoints": [
-            {"lb_endpoints": [{"endpoint": {"address": address}}]}
-        ]}})
-    };
-    let (host, port) = SERVER_ADDRESS.split_once(':').unwrap();
-    let port: u16 = port.parse().unwrap();
-    let mut authorization = cluster("authorization", json!({"pipe": {"path": socket}}));
-    authorization["typed_extension_protocol_options"] = json!({
-        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed("upstreams.http.v3.HttpProtocolOptions",
-            json!({"explicit_http_config": {"http2_protocol_options": {}}})),
-    });
     let requests = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         json!({
@@ -34,10 +20,7 @@ fn mutual_tls(socket: &str, authority: &CertificateMaker, server: &CertificateFi
                 {"match": {"prefix": "/"}, "route": {"cluster": "server"}}
             ]}]},
             "http_filters": [
-                {"name": "authorization", "typed_config": typed("filters.http.ext_authz.v3.ExtAuthz", json!({
-                    "transport_api_version": "V3",
-                    "grpc_service": {"timeout": "2s", "envoy_grpc": {"cluster_name": "authorization"}},
-                }))},
+                authorization("filters.http.ext_authz.v3.ExtAuthz", json!({})),
                 {"name": "router", "typed_config": typed("filters.http.router.v3.Router", json!({}))},
             ],
         }),
@@ -64,10 +47,7 @@ fn mutual_tls(socket: &str, authority: &CertificateMaker, server: &CertificateFi
                 "transport_socket": {"name": "tls", "typed_config": tls},
             }],
         }],
-        "clusters": [
-            cluster("server", json!({"socket_address": {"address": host, "port_value": port}})),
-            authorization,
-        ],
+        "clusters": clusters(socket),
     }})
 }
 
@@ -119,4 +99,6 @@ fn certificates_identify_service_accounts() {
     let curl =
         ["exec", "client", "--", "curl", "-sS", "-k", "-m", "20", "--cert", certificate, "--key", key, &url];
     assert!(!proxied.lab.output(&curl).status.success(), "a certificate of another authority is accepted");
+    drop(envoy);
+    http_rules_match_no_other_connection(&proxied, &dir.path().join("connections"));
 }

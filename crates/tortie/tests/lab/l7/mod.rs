@@ -1,7 +1,9 @@
 //! HTTP policy with a real Envoy as the sidecar of a pod: the kernel decides about connections, `tortie l7 serve` about
 //! requests.
 
+mod connections;
 mod differential;
+mod envoy_config;
 mod http;
 mod identity;
 mod restart;

@@ -3,7 +3,8 @@
 //! All methods return without waiting. The task of the server passes changes of the plan to the hub; the streams of
 //! clients take their messages from it.
 
-use super::live_record::LiveRecord;
+use super::credentials::WorkloadCredentials;
+use super::live_record::{LiveRecord, LiveWorkloads};
 use super::subscriber::{OutgoingMessage, Subscriber};
 use super::sync_plan::SyncPlan;
 use crate::engine::{EngineHandle, PlanChange};
@@ -72,6 +73,8 @@ impl SubscriberSignal {
 #[derive(Debug)]
 struct SubscriberEntry {
     subscriber: Subscriber,
+    /// UID of the credentials of its socket.
+    uid: String,
     signal: Arc<SubscriberSignal>,
     /// Whether the client has taken everything.
     idle: bool,
@@ -89,9 +92,9 @@ struct HubState {
     active: BTreeMap<WorkloadId, SubscriberId>,
     next_id: u64,
     /// Workloads whose client is in sync and has their endpoint.
-    live: BTreeSet<WorkloadId>,
+    live: LiveWorkloads,
     /// Workloads that were live when the previous daemon ended, and whose client may come back.
-    restored: BTreeSet<WorkloadId>,
+    restored: LiveWorkloads,
 }
 
 #[derive(Debug)]
@@ -109,7 +112,7 @@ impl SyncHub {
     /// [`SyncHub::end_restoration`].
     pub fn new(engine: EngineHandle, record: LiveRecord, node: Arc<NodeState>) -> SyncHub {
         let restored = record.read();
-        for workload in &restored {
+        for workload in restored.keys() {
             engine.set_http_proxy(workload.clone(), true);
         }
         SyncHub {
@@ -129,9 +132,10 @@ impl SyncHub {
     /// Writes the record of live workloads. Only the task of the server does this, not the streams: when the daemon stops,
     /// its tasks end before the streams, so that the record keeps the workloads that were live until then.
     pub fn write_record(&self) {
-        let live: BTreeSet<WorkloadId> = {
+        let live: LiveWorkloads = {
             let state = self.lock();
-            state.live.union(&state.restored).cloned().collect()
+            let entries = state.restored.iter().chain(&state.live);
+            entries.map(|(workload, uid)| (workload.clone(), uid.clone())).collect()
         };
         self.record.write(&live);
     }
@@ -151,7 +155,7 @@ impl SyncHub {
                 let plan = state.plan.insert(SyncPlan::from(*plan));
                 let subscribers = state.subscribers.values_mut();
                 subscribers.for_each(|entry| entry.subscriber.note_replacement(plan));
-                let known = state.active.keys().chain(&state.live).chain(&state.restored);
+                let known = state.active.keys().chain(state.live.keys()).chain(state.restored.keys());
                 let gone = known.filter(|workload| !plan.endpoints.contains_key(*workload));
                 let gone: BTreeSet<WorkloadId> = gone.cloned().collect();
                 gone.iter().for_each(|workload| self.end_workload(state, workload));
@@ -181,7 +185,8 @@ impl SyncHub {
 
     /// Adds a subscriber, and closes the earlier stream of the workload. A workload that is live stays so while the new
     /// stream becomes in sync: the client that opens a new stream still has its policy.
-    pub fn join(&self, workload: &WorkloadId) -> (SubscriberId, Arc<SubscriberSignal>) {
+    pub fn join(&self, credentials: &WorkloadCredentials) -> (SubscriberId, Arc<SubscriberSignal>) {
+        let WorkloadCredentials { uid, workload } = credentials;
         let state = &mut *self.lock();
         let id = SubscriberId(state.next_id);
         state.next_id += 1;
@@ -195,6 +200,7 @@ impl SyncHub {
         let subscriber = Subscriber::new(workload.clone());
         let entry = SubscriberEntry {
             subscriber,
+            uid: uid.clone(),
             signal: signal.clone(),
             idle: false,
             in_sync: false,
@@ -251,13 +257,13 @@ impl SyncHub {
     /// applies.
     fn update_live(&self, state: &mut HubState, id: SubscriberId) {
         let Some(entry) = state.subscribers.get(&id).filter(|entry| entry.in_sync) else { return };
-        let workload = entry.subscriber.workload().clone();
+        let (workload, uid) = (entry.subscriber.workload().clone(), entry.uid.clone());
         if !entry.has_endpoint {
             self.end_live(state, &workload);
             return;
         }
         state.restored.remove(&workload);
-        if state.live.insert(workload.clone()) {
+        if state.live.insert(workload.clone(), uid).is_none() {
             tracing::info!(workload = workload.workload, "the proxy of the workload is in sync");
             self.engine.set_http_proxy(workload, true);
         }
@@ -276,8 +282,8 @@ impl SyncHub {
     }
 
     fn end_live(&self, state: &mut HubState, workload: &WorkloadId) {
-        let was_live = state.live.remove(workload);
-        if state.restored.remove(workload) || was_live {
+        let was_live = state.live.remove(workload).is_some();
+        if state.restored.remove(workload).is_some() || was_live {
             self.engine.set_http_proxy(workload.clone(), false);
             self.live_changed.notify_one();
         }
@@ -315,11 +321,33 @@ impl SyncHub {
         }
     }
 
+    /// Ends the liveness of workloads of the previous daemon whose credentials are gone: their proxies cannot come back, and
+    /// a pod that got the name while no daemon ran has not received its policy.
+    pub fn retain_restored(&self, credentials: &BTreeMap<String, WorkloadCredentials>) {
+        let state = &mut *self.lock();
+        let is_present = |workload: &WorkloadId, uid: &String| {
+            credentials.get(uid).is_some_and(|known| known.workload == *workload)
+        };
+        let gone: Vec<WorkloadId> = state
+            .restored
+            .iter()
+            .filter(|(workload, uid)| !is_present(workload, uid))
+            .map(|(workload, _)| workload.clone())
+            .collect();
+        for workload in gone {
+            tracing::info!(
+                workload = workload.workload,
+                "the credentials of the workload are gone since the restart of the node"
+            );
+            self.end_live(state, &workload);
+        }
+    }
+
     /// Ends the time in which clients of the previous daemon may come back: workloads without a live client have no
     /// proxy.
     pub fn end_restoration(&self) {
         let state = &mut *self.lock();
-        for workload in std::mem::take(&mut state.restored) {
+        for (workload, _) in std::mem::take(&mut state.restored) {
             tracing::warn!(
                 workload = workload.workload,
                 "the proxy has not come back after the restart of the node"
@@ -334,7 +362,7 @@ impl SyncHub {
         entry.signal.close();
         let workload = entry.subscriber.workload();
         state.active.remove(workload);
-        if state.live.contains(workload) {
+        if state.live.contains_key(workload) {
             tracing::info!(workload = workload.workload, "the proxy of the workload is gone");
         }
         self.end_live(state, workload);
@@ -348,96 +376,4 @@ impl SyncHub {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tortie_plan::{NodePlan, WorkloadPolicy};
-
-    struct HubFixture {
-        hub: SyncHub,
-        _dir: tempfile::TempDir,
-    }
-
-    fn workload() -> WorkloadId {
-        WorkloadId { orchestrator: "k8s".into(), workload: "shop/web-0".into(), endpoint: "eth0".into() }
-    }
-
-    impl HubFixture {
-        fn new(with_endpoint: bool) -> HubFixture {
-            let dir = tempfile::tempdir().unwrap();
-            let record = LiveRecord::new(dir.path().join("http-proxies.json"));
-            let node = Arc::new(NodeState::new("n1"));
-            let fixture =
-                HubFixture { hub: SyncHub::new(EngineHandle::channel().0, record, node), _dir: dir };
-            let mut plan = NodePlan::default();
-            if with_endpoint {
-                plan.workload_policies.insert(workload(), WorkloadPolicy::default());
-            }
-            fixture.hub.apply_change(PlanChange::Resync(Box::new(plan)));
-            fixture
-        }
-
-        fn put_endpoint(&self, endpoint: Option<WorkloadPolicy>) {
-            self.hub
-                .apply_change(PlanChange::Updates(vec![PlanUpdate::WorkloadPolicy(workload(), endpoint)]));
-        }
-
-        /// Sends all messages that are ready, as the stream of a client does.
-        fn send_all(&self, id: SubscriberId) {
-            for message in self.hub.take_messages(id).unwrap() {
-                self.hub.record_sent(id, &message);
-            }
-        }
-
-        fn is_live(&self) -> bool {
-            self.hub.lock().live.contains(&workload())
-        }
-    }
-
-    #[test]
-    fn a_client_without_endpoint_is_not_live() {
-        let fixture = HubFixture::new(false);
-        let (id, _) = fixture.hub.join(&workload());
-        fixture.send_all(id);
-        assert!(!fixture.is_live(), "in sync, but there is no workload");
-        fixture.put_endpoint(Some(WorkloadPolicy::default()));
-        assert!(!fixture.is_live(), "the client does not have the endpoint");
-        fixture.send_all(id);
-        assert!(fixture.is_live());
-    }
-
-    #[test]
-    fn a_recreated_workload_is_not_live_at_once() {
-        let fixture = HubFixture::new(true);
-        let (id, _) = fixture.hub.join(&workload());
-        let stale = fixture.hub.take_messages(id).unwrap();
-        stale.iter().for_each(|message| fixture.hub.record_sent(id, message));
-        assert!(fixture.is_live());
-        fixture.put_endpoint(None);
-        assert!(!fixture.is_live());
-        // A message about the old endpoint was still on its way.
-        stale.iter().for_each(|message| fixture.hub.record_sent(id, message));
-        assert!(!fixture.is_live());
-        // The new endpoint is equal to the old one, and the client has not received the removal.
-        fixture.put_endpoint(Some(WorkloadPolicy::default()));
-        assert!(!fixture.is_live());
-        fixture.send_all(id);
-        assert!(fixture.is_live());
-        fixture.hub.apply_change(PlanChange::Resync(Box::default()));
-        assert!(!fixture.is_live(), "the plan that replaces everything does not have it");
-    }
-
-    #[test]
-    fn a_new_stream_inherits_liveness_until_in_sync() {
-        let fixture = HubFixture::new(true);
-        let (first, _) = fixture.hub.join(&workload());
-        fixture.send_all(first);
-        let (second, _) = fixture.hub.join(&workload());
-        assert!(fixture.is_live());
-        fixture.hub.leave(first);
-        assert!(fixture.is_live(), "the earlier stream was replaced");
-        fixture.send_all(second);
-        assert!(fixture.is_live());
-        fixture.hub.leave(second);
-        assert!(!fixture.is_live());
-    }
-}
+mod tests;
