@@ -98,9 +98,11 @@ async fn serve_pages(
         None => None,
     };
     let render = async move || ([("content-type", TEXT_CONTENT_TYPE)], metrics.render());
-    let ready = async move || match *in_sync.borrow() {
-        true => (StatusCode::OK, "ready\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "waiting for the datastore\n"),
+    let ready = async move || {
+        if *in_sync.borrow() {
+            return (StatusCode::OK, "ready\n");
+        }
+        (StatusCode::SERVICE_UNAVAILABLE, "waiting for the datastore\n")
     };
     let router = Router::new()
         .route("/metrics", get(render))
