@@ -6,6 +6,7 @@ mod cni;
 mod compare;
 mod compute;
 mod control;
+mod dhcp;
 mod environment;
 mod flows;
 mod heap;
@@ -46,7 +47,7 @@ struct BenchSuite {
     run: fn() -> SuiteResult,
 }
 
-const SUITES: [BenchSuite; 27] = [
+const SUITES: [BenchSuite; 28] = [
     BenchSuite { name: "model", run: model::run },
     BenchSuite { name: "store", run: store::run },
     BenchSuite { name: "ipam", run: ipam::run },
@@ -73,6 +74,7 @@ const SUITES: [BenchSuite; 27] = [
     BenchSuite { name: "l7-requests", run: l7::requests },
     BenchSuite { name: "l7-checks", run: l7::checks },
     BenchSuite { name: "api", run: api::run },
+    BenchSuite { name: "dhcp", run: dhcp::run },
     BenchSuite { name: "flows", run: flows::run },
 ];
 

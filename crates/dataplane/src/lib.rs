@@ -11,9 +11,11 @@ mod host_routes;
 mod host_traffic;
 mod interfaces;
 mod kernel;
+mod link_monitor;
 mod mtu;
 mod netlink;
 mod netns;
+mod packet_socket;
 pub mod pod;
 mod policy;
 mod reconcile;
@@ -34,8 +36,10 @@ pub use felix::{MissingGuard, missing_guards};
 pub use host_routes::{HostRoute, has_bgp_routes, host_routes};
 pub use host_traffic::free_host_traffic;
 pub use interfaces::{interface_mtus, interface_names};
+pub use link_monitor::{HostLink, LinkMonitor};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
+pub use packet_socket::{FilterInstruction, PacketSocket};
 #[doc(hidden)]
 pub use policy::describe_packet;
 pub use policy::{

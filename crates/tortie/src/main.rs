@@ -8,6 +8,7 @@ mod controllers;
 mod crds;
 mod csi;
 mod datastore;
+mod dhcp;
 mod flows;
 mod health;
 mod hub;
@@ -97,6 +98,11 @@ enum TortieCommand {
     /// socket if policySyncPathPrefix is set. The program is the FlexVolume driver nodeagent/uds if it is called as
     /// `uds`.
     Csi(csi::CsiArgs),
+    /// Run the DHCP server of an OpenStack compute host: DHCPv4, DHCPv6 and router advertisements (Calico's DHCP agent)
+    ///
+    /// Serves the virtual machines behind the tap interfaces of this host with the addresses, routes and name servers
+    /// that the Neutron driver stores in etcd. The program is the same when it is called as `calico-dhcp-agent`.
+    Dhcp(dhcp::DhcpArgs),
     /// Flow records: run a collector for Calico's Felix and Whisker (Calico's Goldmane), or list flows
     Flows(flows::FlowsArgs),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
@@ -210,6 +216,9 @@ fn main() -> ExitCode {
         FrontEnd::Ctl(name) => {
             parse(Cli::command().name(name), &args, |cli: Cli| run_ctl(&cli).map(exit_successfully))
         }
+        FrontEnd::DhcpAgent => parse(dhcp::DhcpAgentCli::command(), &args, |agent: dhcp::DhcpAgentCli| {
+            run(TortieCommand::Dhcp(agent.args))
+        }),
         FrontEnd::Tortie => parse(TortieCli::command(), &args, |tortie: TortieCli| run(tortie.command)),
     };
     match result {
@@ -241,6 +250,7 @@ enum FrontEnd {
     Ctl(&'static str),
     Plugin(CniPlugin),
     FlexVolume,
+    DhcpAgent,
     Tortie,
 }
 
@@ -253,6 +263,7 @@ fn choose_front_end(args: &[OsString]) -> FrontEnd {
         Some("calico") => FrontEnd::Plugin(CniPlugin::Calico),
         Some("calico-ipam") => FrontEnd::Plugin(CniPlugin::CalicoIpam),
         Some("uds") => FrontEnd::FlexVolume,
+        Some("calico-dhcp-agent") => FrontEnd::DhcpAgent,
         // A container runtime runs the binary itself as a plugin.
         _ if args.len() == 1 && std::env::var_os("CNI_COMMAND").is_some() => {
             FrontEnd::Plugin(CniPlugin::Calico)
@@ -286,7 +297,7 @@ fn is_ctl(args: &[OsString]) -> bool {
     match choose_front_end(args) {
         FrontEnd::Ctl(_) => true,
         FrontEnd::Tortie => args.get(1).is_some_and(|word| word == "ctl"),
-        FrontEnd::Plugin(_) | FrontEnd::FlexVolume => false,
+        FrontEnd::Plugin(_) | FrontEnd::FlexVolume | FrontEnd::DhcpAgent => false,
     }
 }
 
@@ -336,6 +347,11 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
             tortie_process::end_with_supervisor()?;
             DaemonLogging::start();
             hub::run(&args).map_err(CommandError::message)
+        }
+        TortieCommand::Dhcp(args) => {
+            tortie_process::end_with_supervisor()?;
+            DaemonLogging::start();
+            dhcp::run(args).map_err(CommandError::message)
         }
         TortieCommand::Csi(args) => {
             DaemonLogging::start();
@@ -414,6 +430,7 @@ mod tests {
             FrontEnd::Ctl(name) => name,
             FrontEnd::Plugin(plugin) => plugin.name(),
             FrontEnd::FlexVolume => "uds",
+            FrontEnd::DhcpAgent => "calico-dhcp-agent",
             FrontEnd::Tortie => "tortie",
         };
         assert_eq!(name("/opt/cni/bin/calico"), "calico");
@@ -421,6 +438,7 @@ mod tests {
         assert_eq!(name("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeagent~uds/uds"), "uds");
         assert_eq!(name("/usr/local/bin/calicoctl"), "calicoctl");
         assert_eq!(name("kubectl-calico"), "kubectl-calico");
+        assert_eq!(name("/usr/bin/calico-dhcp-agent"), "calico-dhcp-agent");
         assert_eq!(name("./target/debug/tortie"), "tortie");
         assert_eq!(name(""), "tortie");
     }
