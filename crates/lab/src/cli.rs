@@ -128,6 +128,9 @@ enum LabCommand {
         #[arg(long)]
         first: bool,
     },
+    /// Internal: keeps the routes of the control plane to pods
+    #[command(hide = true)]
+    PodRoutes,
     /// Show whether a packet is allowed, and which rule decides
     ///
     /// Equivalent to `tortie explain` on the lab's datastore.
@@ -225,6 +228,9 @@ struct UpArgs {
     /// How kubectl accesses Calico's objects, with authorization by tier
     #[arg(long, value_enum, requires = "kubernetes")]
     api: Option<CalicoApiMode>,
+    /// Leave out the cluster's DNS server; without kube-proxy there is none either
+    #[arg(long, requires = "kubernetes")]
+    no_dns: bool,
     /// Directory of the Kubernetes programs, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
@@ -363,8 +369,8 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             let datastore = datastore.unwrap_or(default);
             let mut kubernetes = None;
             if args.kubernetes {
-                let UpArgs { proxy, cni, api_group, api, .. } = args;
-                let wanted = KubernetesOptions { proxy, cni, api_group, api, datastore };
+                let UpArgs { proxy, cni, api_group, api, no_dns, .. } = args;
+                let wanted = KubernetesOptions { proxy, cni, api_group, api, dns: !no_dns, datastore };
                 kubernetes = Some(KubernetesSettings::new(args.kube.as_deref(), wanted)?);
             }
             let first = match &kubernetes {
@@ -450,6 +456,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             top::top(place, count, std::time::Duration::from_secs(interval), out).await
         }
         LabCommand::Demo { datastore } => demo::run(place, datastore, out).await,
+        LabCommand::PodRoutes => kube::pod_routes::follow_blocks(place).await,
         // Handled by `run` before the runtime was created.
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
@@ -529,6 +536,7 @@ mod tests {
         assert!(parse(&["up", "--proxy", "nftables"]).is_err(), "there is nothing to proxy");
         assert!(parse(&["up", "--kubernetes", "--proxy", "nftables"]).is_ok());
         assert!(parse(&["up", "--cni", "ptp"]).is_err(), "there is no kubelet to call it");
+        assert!(parse(&["up", "--no-dns"]).is_err(), "there is no DNS server without Kubernetes");
         assert!(parse(&["up", "--kubernetes", "--cni", "ptp", "--api-group", "v1"]).is_ok());
     }
 }

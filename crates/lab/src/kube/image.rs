@@ -31,15 +31,24 @@ pub struct ContainerImage {
 }
 
 impl ContainerImage {
-    /// Builds an image of Debian's busybox with a link for every applet.
+    /// Builds an image of Debian's busybox with a link for every applet, and GNU wget, because Debian's applet crashes if
+    /// it is given a timeout.
     pub fn busybox() -> LabResult<ContainerImage> {
         let names = BUSYBOX_IMAGES.map(str::to_owned).to_vec();
-        Ok(ContainerImage { names, layer: busybox_layer()?, entrypoint: Vec::new() })
+        let mut tree = busybox_tree()?;
+        let wget = installed("wget", "wget")?;
+        tree.program("bin/wget", &wget)?;
+        // As busybox, which tries once.
+        tree.file("etc/wgetrc", 0o644, b"tries = 1\n".to_vec());
+        let layer = tree.layer().map_err(LabError::file(&wget))?;
+        Ok(ContainerImage { names, layer, entrypoint: Vec::new() })
     }
 
     pub fn pause() -> LabResult<ContainerImage> {
         let entrypoint = ["/bin/sh", "-c", PAUSE_SCRIPT].map(str::to_owned).to_vec();
-        Ok(ContainerImage { names: vec![PAUSE_IMAGE.to_owned()], layer: busybox_layer()?, entrypoint })
+        let layer = busybox_tree()?.layer();
+        let layer = layer.map_err(|source| LabError::Io { what: format!("image {PAUSE_IMAGE}"), source })?;
+        Ok(ContainerImage { names: vec![PAUSE_IMAGE.to_owned()], layer, entrypoint })
     }
 
     /// Builds an image of a Tortie program and its shared libraries.
@@ -57,16 +66,10 @@ impl ContainerImage {
     }
 
     fn with_links(program: &Path, file_name: &str, links: &[&str], name: &str) -> LabResult<ContainerImage> {
-        let contents = fs::read(program).map_err(LabError::file(program))?;
         let mut tree = LayerTree::default();
-        tree.file(&format!("usr/bin/{file_name}"), 0o755, contents);
+        tree.program(&format!("usr/bin/{file_name}"), program)?;
         for link in links {
             tree.link(&format!("usr/bin/{link}"), file_name);
-        }
-        for library in libraries(program)? {
-            // Use the path at which the program looks for it, with the contents of the host's file.
-            let contents = fs::read(&library).map_err(LabError::file(&library))?;
-            tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
         }
         let entrypoint = vec![format!("/usr/bin/{file_name}")];
         let layer = tree.layer().map_err(|source| LabError::Io { what: format!("image {name}"), source })?;
@@ -143,6 +146,17 @@ impl LayerTree {
         self.put(name, LayerEntry::File { mode, contents });
     }
 
+    /// Adds a program of the host and its shared libraries.
+    fn program(&mut self, name: &str, program: &Path) -> LabResult<()> {
+        self.file(name, 0o755, fs::read(program).map_err(LabError::file(program))?);
+        for library in libraries(program)? {
+            // Use the path at which the program looks for it, with the contents of the host's file.
+            let contents = fs::read(&library).map_err(LabError::file(&library))?;
+            self.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
+        }
+        Ok(())
+    }
+
     fn link(&mut self, name: &str, target: &str) {
         self.put(name, LayerEntry::Link(target.to_owned()));
     }
@@ -167,13 +181,18 @@ impl LayerTree {
     }
 }
 
-fn busybox_layer() -> LabResult<Vec<u8>> {
-    let program = programs::which("busybox")
-        .ok_or_else(|| LabError::refused("busybox is missing (package busybox-static)"))?;
-    try_busybox_layer(&program).map_err(LabError::file(&program))
+/// Returns the path of a program that the images contain.
+fn installed(program: &str, package: &str) -> LabResult<PathBuf> {
+    programs::which(program)
+        .ok_or_else(|| LabError::refused(format!("{program} is missing (package {package})")))
 }
 
-fn try_busybox_layer(program: &Path) -> io::Result<Vec<u8>> {
+fn busybox_tree() -> LabResult<LayerTree> {
+    let program = installed("busybox", "busybox-static")?;
+    try_busybox_tree(&program).map_err(LabError::file(&program))
+}
+
+fn try_busybox_tree(program: &Path) -> io::Result<LayerTree> {
     let listed = Command::new(program).arg("--list").output()?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let mut tree = LayerTree::default();
@@ -184,7 +203,7 @@ fn try_busybox_layer(program: &Path) -> io::Result<Vec<u8>> {
     for name in listed.lines().filter(|name| *name != "busybox" && !name.contains('/')) {
         tree.link(&format!("bin/{name}"), "busybox");
     }
-    tree.layer()
+    Ok(tree)
 }
 
 /// Returns the shared libraries of a program and its dynamic loader; empty for a static binary.
