@@ -47,7 +47,7 @@ test: setup kube vm-kernel envoy flows-client lint deny ## Format, lints, licenc
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
 
-conformance: setup build ## Run the conformance suites of network-policy-api on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7")
+conformance: setup build ## Run upstream's conformance suites on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7 netpol sig-network")
 	scripts/conformance/run $(SUITES)
 
 lint: setup
@@ -89,6 +89,7 @@ soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer content
 	TORTIE_ATTACK_SECONDS=$${TORTIE_ATTACK_SECONDS:-300} $(CARGO) test --release --locked -p tortie --test attack -- --nocapture
 	TORTIE_SEED=random TORTIE_SOAK_SECONDS=$${TORTIE_SOAK_SECONDS:-3600} $(CARGO) test --locked -p tortie --test node soak -- --nocapture
 	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
+	TORTIE_WORKLOADS=100 TORTIE_CHECKS=1000 $(CARGO) test --locked -p tortie --test cli address_churn
 	TORTIE_SEED=random TORTIE_STEPS=5000 $(CARGO) test --locked -p tortie --test kubeapi mirror -- --nocapture
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
