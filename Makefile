@@ -35,8 +35,12 @@ build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
 
-image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool
+image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool; ARCH=arm64 for that architecture
+ifeq ($(ARCH),)
 	$(TORTIE) lab image --output target/tortie-image.tar
+else
+	binary=$$(scripts/cross $(ARCH)) && $(TORTIE) lab image --binary $$binary --output target/tortie-image-$(ARCH).tar
+endif
 
 demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
@@ -94,11 +98,14 @@ soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer content
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test lab without_any_hub
+	TORTIE_NODES=100 $(CARGO) test --locked -p tortie --test lab hubs_die -- --nocapture
 	TORTIE_CHECKS=100000 $(CARGO) test --locked -p tortie-l7 --test proxy differential -- --nocapture
 	TORTIE_REQUESTS=5000 TORTIE_SEED=$$(shuf -i 1-1000000000 -n 1) $(CARGO) test --locked -p tortie --test lab l7::differential -- --nocapture
 	TORTIE_WATCHERS=100 $(CARGO) test --locked -p tortie-apiserver --test server watches -- --nocapture
 	TORTIE_HISTORIES=2000 $(CARGO) test --locked -p tortie-apiserver --test server differential -- --nocapture
 	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture
+	$(MAKE) image ARCH=arm64
+	qemu-aarch64-static -L /usr/aarch64-linux-gnu target/aarch64-unknown-linux-gnu/release/tortie --version
 	TORTIE_HELM=$$(scripts/helm/build) $(CARGO) test --locked -p tortie --bin tortie the_chart
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do scripts/attacks || exit 1; done
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture

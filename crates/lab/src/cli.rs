@@ -58,6 +58,9 @@ struct ImageArgs {
     /// Make an image of another program and its shared libraries, such as Envoy
     #[arg(long, value_name = "FILE", requires = "tag")]
     program: Option<PathBuf>,
+    /// Make the image of this build of tortie instead of the running one, such as a build for another architecture
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
+    binary: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -228,7 +231,7 @@ struct UpArgs {
     /// How kubectl accesses Calico's objects, with authorization by tier
     #[arg(long, value_enum, requires = "kubernetes")]
     api: Option<CalicoApiMode>,
-    /// Leave out the cluster's DNS server; without kube-proxy there is none either
+    /// Leave out the cluster's DNS server, as `--proxy none` does
     #[arg(long, requires = "kubernetes")]
     no_dns: bool,
     /// Directory of the Kubernetes programs, if not on the PATH; `make kube` builds them
@@ -325,16 +328,19 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
             print_progress(&format!("the images of {} are on every node", file.display()));
             Ok(())
         }
-        LabCommand::Image(ImageArgs { command: None, output, tag, program: Some(program) }) => {
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: Some(program), .. }) => {
             let output = output.unwrap_or_default();
             ContainerImage::program(&program, &tag)?.write(&output)?;
             print_progress(&format!("{tag} is in {}", output.display()));
             Ok(())
         }
-        LabCommand::Image(ImageArgs { command: None, output, tag, program: None }) => {
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: None, binary }) => {
             let output = output.unwrap_or_default();
             let own = std::path::Path::new("/proc/self/exe");
-            let program = std::fs::read_link(own).map_err(LabError::file(own))?;
+            let program = match binary {
+                Some(binary) => binary,
+                None => std::fs::read_link(own).map_err(LabError::file(own))?,
+            };
             ContainerImage::tortie(&program, &tag)?.write(&output)?;
             print_progress(&format!("{tag} is in {}", output.display()));
             Ok(())

@@ -12,6 +12,7 @@ mod containerd;
 pub mod control;
 mod credentials;
 pub mod dns;
+mod elf;
 pub mod enter;
 pub mod image;
 pub mod install;
