@@ -89,7 +89,7 @@ async fn a_complete_bird_configuration_works() {
     eventually("the routes are confirmed", async || has_both(&kernel) && is_merged()).await;
     assert_eq!(kernel.what_went(), [], "a route went while BIRD restarted");
 
-    // BIRD ends for good: its routes stay in its kernel, and we drop what it has announced.
+    // BIRD shuts down: its routes stay in its kernel, and our speaker drops its announcements.
     bird.shut_down();
     eventually("we drop its routes", async || kernel.next_hops(AGGREGATE).is_empty()).await;
     assert!(is_merged(), "{}", routes());

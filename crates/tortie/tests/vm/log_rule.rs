@@ -1,5 +1,5 @@
-//! The action Log writes a line to the kernel log. Kernels write it for other network namespaces only if a setting of the
-//! machine allows it, so the test has a machine of its own.
+//! The action Log writes a line to the kernel log. The kernel logs packets of other network namespaces only if a setting of the
+//! machine allows it, so the test runs in the guest.
 
 use crate::world::{NodeFixture, eventually};
 use serde_json::json;
