@@ -35,8 +35,12 @@ build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
 
-image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool
+image: build ## Make an image of the release binary (target/tortie-image.tar), without a container tool; ARCH=arm64 for that architecture
+ifeq ($(ARCH),)
 	$(TORTIE) lab image --output target/tortie-image.tar
+else
+	binary=$$(scripts/cross $(ARCH)) && $(TORTIE) lab image --binary $$binary --output target/tortie-image-$(ARCH).tar
+endif
 
 demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
@@ -47,7 +51,7 @@ test: setup kube vm-kernel envoy flows-client lint deny ## Format, lints, licenc
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel
 	$(CARGO) test --locked -p tortie --test vm
 
-conformance: setup build ## Run the conformance suites of network-policy-api on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7")
+conformance: setup build ## Run upstream's conformance suites on a Kubernetes lab (SUITES="npa-v0.2.0 npa-v0.1.7 netpol sig-network")
 	scripts/conformance/run $(SUITES)
 
 lint: setup
@@ -89,15 +93,19 @@ soak: setup ## Run long tests: SOAK_ROUNDS (10) random histories, longer content
 	TORTIE_ATTACK_SECONDS=$${TORTIE_ATTACK_SECONDS:-300} $(CARGO) test --release --locked -p tortie --test attack -- --nocapture
 	TORTIE_SEED=random TORTIE_SOAK_SECONDS=$${TORTIE_SOAK_SECONDS:-3600} $(CARGO) test --locked -p tortie --test node soak -- --nocapture
 	TORTIE_CONTENTION_SECONDS=60 $(CARGO) test --locked -p tortie-ipam --test store contention
+	TORTIE_WORKLOADS=100 TORTIE_CHECKS=1000 $(CARGO) test --locked -p tortie --test cli address_churn
 	TORTIE_SEED=random TORTIE_STEPS=5000 $(CARGO) test --locked -p tortie --test kubeapi mirror -- --nocapture
 	TORTIE_CHURN_SECONDS=$${TORTIE_CHURN_SECONDS:-1200} $(CARGO) test --locked -p tortie --test kubeapi churn -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test kubeapi outage -- --nocapture
 	TORTIE_OUTAGE_SECONDS=60 $(CARGO) test --locked -p tortie --test lab without_any_hub
+	TORTIE_NODES=100 $(CARGO) test --locked -p tortie --test lab hubs_die -- --nocapture
 	TORTIE_CHECKS=100000 $(CARGO) test --locked -p tortie-l7 --test proxy differential -- --nocapture
 	TORTIE_REQUESTS=5000 TORTIE_SEED=$$(shuf -i 1-1000000000 -n 1) $(CARGO) test --locked -p tortie --test lab l7::differential -- --nocapture
 	TORTIE_WATCHERS=100 $(CARGO) test --locked -p tortie-apiserver --test server watches -- --nocapture
 	TORTIE_HISTORIES=2000 $(CARGO) test --locked -p tortie-apiserver --test server differential -- --nocapture
 	TORTIE_SEED=random TORTIE_STEPS=10000 $(CARGO) test --locked -p tortie --test kubeapi leaks_are_released -- --nocapture
+	$(MAKE) image ARCH=arm64
+	qemu-aarch64-static -L /usr/aarch64-linux-gnu target/aarch64-unknown-linux-gnu/release/tortie --version
 	TORTIE_HELM=$$(scripts/helm/build) $(CARGO) test --locked -p tortie --bin tortie the_chart
 	for round in $$(seq $${SOAK_ROUNDS:-10}); do scripts/attacks || exit 1; done
 	TORTIE_SOAK_REPEERINGS=1000 $(CARGO) test --locked -p tortie-bgp --test interop again -- --nocapture

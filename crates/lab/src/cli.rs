@@ -58,6 +58,9 @@ struct ImageArgs {
     /// Make an image of another program and its shared libraries, such as Envoy
     #[arg(long, value_name = "FILE", requires = "tag")]
     program: Option<PathBuf>,
+    /// Make the image of this build of tortie instead of the running one, such as a build for another architecture
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
+    binary: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -128,6 +131,9 @@ enum LabCommand {
         #[arg(long)]
         first: bool,
     },
+    /// Internal: keeps the routes of the control plane to pods
+    #[command(hide = true)]
+    PodRoutes,
     /// Show whether a packet is allowed, and which rule decides
     ///
     /// Equivalent to `tortie explain` on the lab's datastore.
@@ -225,6 +231,9 @@ struct UpArgs {
     /// How kubectl accesses Calico's objects, with authorization by tier
     #[arg(long, value_enum, requires = "kubernetes")]
     api: Option<CalicoApiMode>,
+    /// Leave out the cluster's DNS server, as `--proxy none` does
+    #[arg(long, requires = "kubernetes")]
+    no_dns: bool,
     /// Directory of the Kubernetes programs, if not on the PATH; `make kube` builds them
     #[arg(long, value_name = "DIR", env = "TORTIE_KUBE", requires = "kubernetes")]
     kube: Option<PathBuf>,
@@ -319,16 +328,19 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
             print_progress(&format!("the images of {} are on every node", file.display()));
             Ok(())
         }
-        LabCommand::Image(ImageArgs { command: None, output, tag, program: Some(program) }) => {
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: Some(program), .. }) => {
             let output = output.unwrap_or_default();
             ContainerImage::program(&program, &tag)?.write(&output)?;
             print_progress(&format!("{tag} is in {}", output.display()));
             Ok(())
         }
-        LabCommand::Image(ImageArgs { command: None, output, tag, program: None }) => {
+        LabCommand::Image(ImageArgs { command: None, output, tag, program: None, binary }) => {
             let output = output.unwrap_or_default();
             let own = std::path::Path::new("/proc/self/exe");
-            let program = std::fs::read_link(own).map_err(LabError::file(own))?;
+            let program = match binary {
+                Some(binary) => binary,
+                None => std::fs::read_link(own).map_err(LabError::file(own))?,
+            };
             ContainerImage::tortie(&program, &tag)?.write(&output)?;
             print_progress(&format!("{tag} is in {}", output.display()));
             Ok(())
@@ -363,8 +375,8 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             let datastore = datastore.unwrap_or(default);
             let mut kubernetes = None;
             if args.kubernetes {
-                let UpArgs { proxy, cni, api_group, api, .. } = args;
-                let wanted = KubernetesOptions { proxy, cni, api_group, api, datastore };
+                let UpArgs { proxy, cni, api_group, api, no_dns, .. } = args;
+                let wanted = KubernetesOptions { proxy, cni, api_group, api, dns: !no_dns, datastore };
                 kubernetes = Some(KubernetesSettings::new(args.kube.as_deref(), wanted)?);
             }
             let first = match &kubernetes {
@@ -450,6 +462,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             top::top(place, count, std::time::Duration::from_secs(interval), out).await
         }
         LabCommand::Demo { datastore } => demo::run(place, datastore, out).await,
+        LabCommand::PodRoutes => kube::pod_routes::follow_blocks(place).await,
         // Handled by `run` before the runtime was created.
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
@@ -529,6 +542,7 @@ mod tests {
         assert!(parse(&["up", "--proxy", "nftables"]).is_err(), "there is nothing to proxy");
         assert!(parse(&["up", "--kubernetes", "--proxy", "nftables"]).is_ok());
         assert!(parse(&["up", "--cni", "ptp"]).is_err(), "there is no kubelet to call it");
+        assert!(parse(&["up", "--no-dns"]).is_err(), "there is no DNS server without Kubernetes");
         assert!(parse(&["up", "--kubernetes", "--cni", "ptp", "--api-group", "v1"]).is_ok());
     }
 }

@@ -171,6 +171,7 @@ async fn make(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
         make_kubernetes(place, cluster, kubernetes).await?;
         // After the first node has created its default pools: it creates none if any pool exists.
         store::seed(&resources, cluster).await?;
+        kube::dns::apply(place, cluster, kubernetes).await?;
         return kube::api::apply(place, cluster, kubernetes).await;
     }
     // Start all nodes before waiting: most of their startup time is waiting.
@@ -194,14 +195,17 @@ async fn make_kubernetes(
     cluster: &LabCluster,
     kubernetes: &KubernetesSettings,
 ) -> LabResult<()> {
-    kube::node::write_images(place)?;
+    kube::node::write_images(place, kubernetes)?;
     let mut started = Vec::new();
     for node in &cluster.nodes {
         started.push((node, kube::node::start(place, cluster, kubernetes, node)?));
     }
-    if kubernetes.cni == PodNetwork::Ptp {
-        kube::ptp::connect(place, cluster).await?;
-        print_progress("network of the pods: ptp, host-local and static routes");
+    match kubernetes.cni {
+        PodNetwork::Calico => kube::pod_routes::start(place)?,
+        PodNetwork::Ptp => {
+            kube::ptp::connect(place, cluster).await?;
+            print_progress("network of the pods: ptp, host-local and static routes");
+        }
     }
     for (node, started) in started {
         kube::node::ready(place, cluster, node, started).await?;

@@ -101,7 +101,7 @@ impl BenchLab {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kube/build");
         let programs =
             String::from_utf8_lossy(&Command::new(script).arg("dir").output()?.stdout).trim().to_owned();
-        lab.run(&["up", "--kubernetes", "--nodes", "1", "--kube", &programs])?;
+        lab.run(&["up", "--kubernetes", "--nodes", "1", "--no-dns", "--kube", &programs])?;
         Ok(lab)
     }
 

@@ -27,6 +27,12 @@ impl<'a> BirdInteropRouter<'a> {
         self.daemon = Some(NamespaceDaemon::start(self.namespace, "bird", &words));
     }
 
+    /// Terminates BIRD in an orderly way.
+    pub fn shut_down(&mut self) {
+        self.birdc("down");
+        self.daemon = None;
+    }
+
     pub fn birdc(&self, command: &str) -> String {
         self.namespace.output("birdc", &["-s", &path(self.dir.path(), "bird.ctl"), command])
     }

@@ -7,6 +7,7 @@ mod bird;
 mod floods;
 mod frr;
 mod gobgp;
+mod neighbour;
 mod own;
 mod place;
 mod reflector;

@@ -1,4 +1,5 @@
-//! Route reflection: BIRD between two of our speakers, then our speaker between BIRD and another of our speakers.
+//! Route reflection: BIRD between two of our speakers, our speaker between BIRD and another of our speakers, and reflectors
+//! that are clients of another reflector.
 
 use crate::bird::BirdInteropRouter;
 use crate::place::{TestNamespace, eventually};
@@ -102,4 +103,39 @@ async fn ours_reflects_between_bird_and_ours() {
         "{text}"
     );
     assert!(text.contains("BGP.next_hop: 10.77.0.1"), "{text}");
+}
+
+/// ```text
+/// client 1 -- our reflector 2 -- BIRD 3 -- BIRD's reflector 4 -- client 5
+/// ```
+///
+/// Both reflectors are clients of BIRD 3.
+#[tokio::test(flavor = "multi_thread")]
+async fn reflectors_are_clients_of_a_reflector() {
+    const FAR_PREFIX: &str = "198.51.100.0/24";
+    const TOP: u8 = 3;
+    let namespace = place();
+    let head =
+        |own: u8| format!("router id 10.77.0.{own};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n");
+    let client = |own, other| bird_session(own, other, "rr client;", "");
+    let _top = BirdInteropRouter::start_with(&namespace, &(head(TOP) + &client(TOP, 2) + &client(TOP, 4)));
+    let right = head(4) + &bird_session(4, TOP, "", "") + &client(4, 5);
+    let _right = BirdInteropRouter::start_with(&namespace, &right);
+    let left = speaker(REFLECTOR, &[1, TOP], |other, peer| {
+        peer.reflect = (other == 1).then(|| address(REFLECTOR));
+    });
+    let (left, _) = start(&namespace, left, false).await;
+    left.local_complete().await.unwrap();
+    let (_near, near_kernel) = announce(&namespace, 1).await;
+    let (far, far_kernel) = start(&namespace, speaker(5, &[4], |_, _| {}), false).await;
+    far.originate(FAR_PREFIX.parse().unwrap(), RouteAttrs::local()).await.unwrap();
+    far.local_complete().await.unwrap();
+
+    let near: [IpAddr; 1] = [address(1).into()];
+    eventually("the route passes both levels", async || far_kernel.next_hops(PREFIX) == near).await;
+    let route = far.route(PREFIX.parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(route.attrs.originator, Some(address(1)));
+    assert_eq!(*route.attrs.cluster_list, [address(4), address(TOP), address(REFLECTOR)]);
+    let far: [IpAddr; 1] = [address(5).into()];
+    eventually("so does the other", async || near_kernel.next_hops(FAR_PREFIX) == far).await;
 }

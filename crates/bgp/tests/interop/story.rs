@@ -72,11 +72,11 @@ impl InstalledRoutes {
         THEIRS.iter().zip(expected).all(|(prefix, hop)| self.next_hops(prefix) == [hop])
     }
 
-    fn forget_what_went(&self) {
+    pub fn forget_what_went(&self) {
         self.gone.lock().unwrap().clear();
     }
 
-    fn what_went(&self) -> Vec<IpNet> {
+    pub fn what_went(&self) -> Vec<IpNet> {
         self.gone.lock().unwrap().clone()
     }
 }

@@ -13,7 +13,7 @@ use std::fs;
 const APISERVER_MANIFEST: &str = include_str!("../../../../deploy/apiserver/apiserver.yaml");
 const POLICIES_MANIFEST: &str = include_str!("../../../../deploy/webhooks/10-policies.yaml");
 const WEBHOOKS_MANIFEST: &str = include_str!("../../../../deploy/webhooks/20-webhooks.yaml");
-/// Replicas as in the manifests, limited by the number of nodes: each replica occupies its port on the host network.
+/// Replicas as in the manifests, limited by the number of nodes: a small lab starts faster with one.
 const MAX_REPLICAS: usize = 2;
 
 /// Applies the manifests and waits until the API is available.
@@ -30,7 +30,7 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
         }
         CalicoApiMode::Crds => {
             write(&dir, "10-policies.yaml", POLICIES_MANIFEST)?;
-            write(&dir, "20-webhooks.yaml", &on_nodes(WEBHOOKS_MANIFEST, cluster)?)?;
+            write(&dir, "20-webhooks.yaml", &with_replicas(WEBHOOKS_MANIFEST, cluster)?)?;
         }
     }
     run(place, cluster, &["apply", "--filename", &dir.display().to_string()]).await?;
@@ -53,7 +53,7 @@ pub async fn apply(place: &LabPaths, cluster: &LabCluster, kubernetes: &Kubernet
 
 /// Renders the API server manifest for the lab's datastore.
 fn server(cluster: &LabCluster) -> LabResult<String> {
-    let text = on_nodes(APISERVER_MANIFEST, cluster)?;
+    let text = with_replicas(APISERVER_MANIFEST, cluster)?;
     match cluster.datastore {
         LabDatastore::Kubernetes => Ok(text),
         LabDatastore::Embedded | LabDatastore::Etcd => {
@@ -67,11 +67,8 @@ fn server(cluster: &LabCluster) -> LabResult<String> {
     }
 }
 
-/// Puts the pods on the host network, which kube-apiserver can reach.
-fn on_nodes(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
-    let spec = "    spec:\n      serviceAccountName: ";
-    let text = replaced(manifest, spec, &spec.replace("spec:\n", "spec:\n      hostNetwork: true\n"))?;
-    set(&text, "replicas", &cluster.nodes.len().min(MAX_REPLICAS).to_string())
+fn with_replicas(manifest: &str, cluster: &LabCluster) -> LabResult<String> {
+    set(manifest, "replicas", &cluster.nodes.len().min(MAX_REPLICAS).to_string())
 }
 
 #[cfg(test)]
@@ -84,20 +81,16 @@ mod tests {
     }
 
     #[test]
-    fn pods_use_the_host_network_and_the_datastore() {
+    fn manifests_get_the_datastore_and_replicas() {
         let text = server(&cluster(LabDatastore::Kubernetes, 3)).unwrap();
-        for part in
-            ["\n      hostNetwork: true\n", "\n  replicas: 2\n", "{name: DATASTORE_TYPE, value: kubernetes}"]
-        {
-            assert!(text.contains(part), "{part}\n{text}");
-        }
+        assert_eq!(text, APISERVER_MANIFEST);
         let text = server(&cluster(LabDatastore::Etcd, 1)).unwrap();
         for part in
             ["\n  replicas: 1\n", "value: etcdv3}", "{name: ETCD_ENDPOINTS, value: \"http://10.10.1.254:"]
         {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        let text = on_nodes(WEBHOOKS_MANIFEST, &cluster(LabDatastore::Kubernetes, 1)).unwrap();
-        assert!(text.contains("\n      hostNetwork: true\n") && text.contains("\n  replicas: 1\n"), "{text}");
+        let text = with_replicas(WEBHOOKS_MANIFEST, &cluster(LabDatastore::Kubernetes, 1)).unwrap();
+        assert!(text.contains("\n  replicas: 1\n"), "{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! Builds container images with one layer in the OCI image layout, without a container tool and without network access.
 
 use super::archive::TarArchive;
+use super::elf::ProgramArchitecture;
 use super::programs;
 use crate::error::{LabError, LabResult};
 use serde_json::{Value, json};
@@ -28,18 +29,30 @@ pub struct ContainerImage {
     names: Vec<String>,
     layer: Vec<u8>,
     entrypoint: Vec<String>,
+    architecture: ProgramArchitecture,
 }
 
 impl ContainerImage {
-    /// Builds an image of Debian's busybox with a link for every applet.
+    /// Builds an image of Debian's busybox with a link for every applet, and GNU wget, because Debian's applet crashes if
+    /// it is given a timeout.
     pub fn busybox() -> LabResult<ContainerImage> {
         let names = BUSYBOX_IMAGES.map(str::to_owned).to_vec();
-        Ok(ContainerImage { names, layer: busybox_layer()?, entrypoint: Vec::new() })
+        let mut tree = busybox_tree()?;
+        let wget = installed("wget", "wget")?;
+        tree.program("bin/wget", &wget)?;
+        // As busybox, which tries once.
+        tree.file("etc/wgetrc", 0o644, b"tries = 1\n".to_vec());
+        let layer = tree.layer().map_err(LabError::file(&wget))?;
+        let architecture = ProgramArchitecture::own();
+        Ok(ContainerImage { names, layer, entrypoint: Vec::new(), architecture })
     }
 
     pub fn pause() -> LabResult<ContainerImage> {
         let entrypoint = ["/bin/sh", "-c", PAUSE_SCRIPT].map(str::to_owned).to_vec();
-        Ok(ContainerImage { names: vec![PAUSE_IMAGE.to_owned()], layer: busybox_layer()?, entrypoint })
+        let layer = busybox_tree()?.layer();
+        let layer = layer.map_err(|source| LabError::Io { what: format!("image {PAUSE_IMAGE}"), source })?;
+        let architecture = ProgramArchitecture::own();
+        Ok(ContainerImage { names: vec![PAUSE_IMAGE.to_owned()], layer, entrypoint, architecture })
     }
 
     /// Builds an image of a Tortie program and its shared libraries.
@@ -57,20 +70,14 @@ impl ContainerImage {
     }
 
     fn with_links(program: &Path, file_name: &str, links: &[&str], name: &str) -> LabResult<ContainerImage> {
-        let contents = fs::read(program).map_err(LabError::file(program))?;
         let mut tree = LayerTree::default();
-        tree.file(&format!("usr/bin/{file_name}"), 0o755, contents);
+        let architecture = tree.program(&format!("usr/bin/{file_name}"), program)?;
         for link in links {
             tree.link(&format!("usr/bin/{link}"), file_name);
         }
-        for library in libraries(program)? {
-            // Use the path at which the program looks for it, with the contents of the host's file.
-            let contents = fs::read(&library).map_err(LabError::file(&library))?;
-            tree.file(library.to_string_lossy().trim_start_matches('/'), 0o755, contents);
-        }
         let entrypoint = vec![format!("/usr/bin/{file_name}")];
         let layer = tree.layer().map_err(|source| LabError::Io { what: format!("image {name}"), source })?;
-        Ok(ContainerImage { names: vec![name.to_owned()], layer, entrypoint })
+        Ok(ContainerImage { names: vec![name.to_owned()], layer, entrypoint, architecture })
     }
 
     /// Writes an archive for `ctr images import` and `podman load`.
@@ -86,7 +93,7 @@ impl ContainerImage {
         archive.directory("blobs/sha256")?;
         let layer = blob(&mut archive, "application/vnd.oci.image.layer.v1.tar", &self.layer)?;
         let config = json!({
-            "architecture": architecture(),
+            "architecture": self.architecture.name(),
             "os": "linux",
             "config": {"Entrypoint": self.entrypoint, "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "WorkingDir": "/"},
             // The layer is not compressed, so its digest is also that of its contents.
@@ -143,6 +150,18 @@ impl LayerTree {
         self.put(name, LayerEntry::File { mode, contents });
     }
 
+    /// Adds a program and its shared libraries, at the paths where its loader looks for them. Returns its architecture.
+    fn program(&mut self, name: &str, program: &Path) -> LabResult<ProgramArchitecture> {
+        let contents = fs::read(program).map_err(LabError::file(program))?;
+        let architecture = ProgramArchitecture::read(program, &contents)?;
+        self.file(name, 0o755, contents);
+        for library in architecture.libraries(program)? {
+            let contents = fs::read(&library.source).map_err(LabError::file(&library.source))?;
+            self.file(&library.target, 0o755, contents);
+        }
+        Ok(architecture)
+    }
+
     fn link(&mut self, name: &str, target: &str) {
         self.put(name, LayerEntry::Link(target.to_owned()));
     }
@@ -167,13 +186,18 @@ impl LayerTree {
     }
 }
 
-fn busybox_layer() -> LabResult<Vec<u8>> {
-    let program = programs::which("busybox")
-        .ok_or_else(|| LabError::refused("busybox is missing (package busybox-static)"))?;
-    try_busybox_layer(&program).map_err(LabError::file(&program))
+/// Returns the path of a program that the images contain.
+fn installed(program: &str, package: &str) -> LabResult<PathBuf> {
+    programs::which(program)
+        .ok_or_else(|| LabError::refused(format!("{program} is missing (package {package})")))
 }
 
-fn try_busybox_layer(program: &Path) -> io::Result<Vec<u8>> {
+fn busybox_tree() -> LabResult<LayerTree> {
+    let program = installed("busybox", "busybox-static")?;
+    try_busybox_tree(&program).map_err(LabError::file(&program))
+}
+
+fn try_busybox_tree(program: &Path) -> io::Result<LayerTree> {
     let listed = Command::new(program).arg("--list").output()?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let mut tree = LayerTree::default();
@@ -184,24 +208,7 @@ fn try_busybox_layer(program: &Path) -> io::Result<Vec<u8>> {
     for name in listed.lines().filter(|name| *name != "busybox" && !name.contains('/')) {
         tree.link(&format!("bin/{name}"), "busybox");
     }
-    tree.layer()
-}
-
-/// Returns the shared libraries of a program and its dynamic loader; empty for a static binary.
-fn libraries(program: &Path) -> LabResult<Vec<PathBuf>> {
-    let listed = Command::new("ldd")
-        .arg(program)
-        .output()
-        .map_err(|source| LabError::Io { what: "ldd".to_owned(), source })?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    Ok(listed.lines().filter_map(library).map(PathBuf::from).collect())
-}
-
-/// Extracts the path from an ldd line: `libm.so.6 => /lib/libm.so.6 (0x7f...)` or `/lib64/ld.so (0x7f...)`.
-fn library(line: &str) -> Option<&str> {
-    let path = line.split_once("=>").map_or(line, |(_, path)| path);
-    let path = path.trim().split(' ').next()?;
-    path.starts_with('/').then_some(path)
+    Ok(tree)
 }
 
 /// Adds a blob and returns its descriptor.
@@ -211,26 +218,9 @@ fn blob<W: io::Write>(archive: &mut TarArchive<W>, media_type: &str, contents: &
     Ok(json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": contents.len()}))
 }
 
-/// Returns the architecture name used by OCI.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_read_as_the_loader_lists_them() {
-        assert_eq!(library("\tlibm.so.6 => /lib/libm.so.6 (0x00007f)"), Some("/lib/libm.so.6"));
-        assert_eq!(library("\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2"));
-        assert_eq!(library("\tlinux-vdso.so.1 (0x00007f)"), None);
-        assert_eq!(library("\tnot a dynamic executable"), None);
-    }
 
     #[test]
     fn an_image_is_what_its_index_says() {

@@ -11,12 +11,15 @@ mod cgroups;
 mod containerd;
 pub mod control;
 mod credentials;
+pub mod dns;
+mod elf;
 pub mod enter;
 pub mod image;
 pub mod install;
 pub mod machine;
 mod mounts;
 pub mod node;
+pub mod pod_routes;
 pub mod pods;
 mod programs;
 pub mod ptp;
@@ -88,6 +91,8 @@ pub struct KubernetesOptions {
     /// API group, if given; otherwise it is derived from the other options.
     pub api_group: Option<ApiGroup>,
     pub api: Option<CalicoApiMode>,
+    /// Whether the cluster has DNS, if services work.
+    pub dns: bool,
     pub datastore: LabDatastore,
 }
 
@@ -103,6 +108,9 @@ pub struct KubernetesSettings {
     pub api_group: ApiGroup,
     #[serde(default)]
     pub api: Option<CalicoApiMode>,
+    /// Whether the cluster has DNS.
+    #[serde(default)]
+    pub dns: bool,
 }
 
 impl KubernetesSettings {
@@ -111,7 +119,12 @@ impl KubernetesSettings {
         let programs = KubernetesPrograms::find(dir)?;
         programs.check_host()?;
         let KubernetesOptions { proxy, cni, api, .. } = wanted;
-        Ok(KubernetesSettings { programs: programs.dir, proxy, cni, api_group, api })
+        // Pods reach CoreDNS by the address of its service.
+        let dns = wanted.dns && proxy != ProxyMode::None;
+        if dns {
+            programs.check_dns()?;
+        }
+        Ok(KubernetesSettings { programs: programs.dir, proxy, cni, api_group, api, dns })
     }
 
     pub fn program(&self, name: &str) -> PathBuf {
@@ -161,8 +174,8 @@ mod tests {
     #[test]
     fn the_group_follows_from_how_objects_are_managed() {
         let group = |api, api_group, datastore| {
-            KubernetesOptions { proxy: ProxyMode::None, cni: PodNetwork::Calico, api_group, api, datastore }
-                .api_group()
+            let (proxy, cni) = (ProxyMode::None, PodNetwork::Calico);
+            KubernetesOptions { proxy, cni, api_group, api, dns: false, datastore }.api_group()
         };
         let kubernetes = LabDatastore::Kubernetes;
         assert_eq!(group(None, None, kubernetes).unwrap(), ApiGroup::V3);

@@ -6,7 +6,9 @@ use super::credentials::{self, ClusterUser};
 use super::image::{self, ContainerImage};
 use super::machine;
 use super::steps::{CommandLine, MachineStep};
-use super::{KUBERNETES_READY_TIMEOUT, KubernetesSettings, PodNetwork, ProxyMode, cgroups, dir, programs};
+use super::{
+    KUBERNETES_READY_TIMEOUT, KubernetesSettings, PodNetwork, ProxyMode, cgroups, dir, dns, programs,
+};
 use crate::cluster::LabCluster;
 use crate::cni;
 use crate::error::{LabError, LabResult};
@@ -20,6 +22,8 @@ use std::process::Command;
 
 /// Archive files of the images that are imported on all nodes.
 const IMAGE_FILES: [&str; 3] = ["pause.tar", "busybox.tar", "tortie.tar"];
+/// Archive file of CoreDNS, in a cluster with DNS.
+const DNS_IMAGE_FILE: &str = "coredns.tar";
 /// Taint that keeps pods off the node until Tortie's daemon removes it.
 const STARTUP_TAINT: &str = "projectcalico.org/node-not-ready";
 /// Prefix of the log directory that kubelet creates for Tortie's pod, and the name of its container.
@@ -30,11 +34,14 @@ const PROXY_CONNTRACK_OPTIONS: [&str; 4] =
     ["max-per-core", "min", "tcp-timeout-established", "tcp-timeout-close-wait"];
 
 /// Writes the images that every node imports when it starts.
-pub fn write_images(place: &LabPaths) -> LabResult<()> {
+pub fn write_images(place: &LabPaths, kubernetes: &KubernetesSettings) -> LabResult<()> {
     let dir = images(place);
     fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     ContainerImage::pause()?.write(&dir.join(IMAGE_FILES[0]))?;
     ContainerImage::busybox()?.write(&dir.join(IMAGE_FILES[1]))?;
+    if kubernetes.dns {
+        dns::write_image(kubernetes, &dir.join(DNS_IMAGE_FILE))?;
+    }
     let own = place.bin().join("tortie");
     let own = fs::canonicalize(&own).map_err(LabError::file(&own))?;
     // Strip debug information, since every node keeps several copies.
@@ -102,8 +109,9 @@ fn loaded_images(place: &LabPaths) -> PathBuf {
 }
 
 /// Returns all archives that a starting node imports.
-fn image_archives(place: &LabPaths) -> LabResult<Vec<PathBuf>> {
-    let mut archives: Vec<PathBuf> = IMAGE_FILES.iter().map(|name| images(place).join(name)).collect();
+fn image_archives(place: &LabPaths, kubernetes: &KubernetesSettings) -> LabResult<Vec<PathBuf>> {
+    let names = IMAGE_FILES.into_iter().chain(kubernetes.dns.then_some(DNS_IMAGE_FILE));
+    let mut archives: Vec<PathBuf> = names.map(|name| images(place).join(name)).collect();
     let dir = loaded_images(place);
     if dir.exists() {
         for entry in fs::read_dir(&dir).map_err(LabError::file(&dir))? {
@@ -143,7 +151,7 @@ pub fn start(
         start_step(&files, "containerd", CommandLine::new("containerd", ["--config", &path_text(&runtime)])),
         MachineStep::Await { socket: PathBuf::from(containerd::CONTAINERD_SOCKET) },
     ];
-    for archive in image_archives(place)? {
+    for archive in image_archives(place, kubernetes)? {
         steps.push(MachineStep::Run { line: import_line(&archive) });
     }
     // The plugins of the distribution; Tortie's are installed next to them.
@@ -214,6 +222,7 @@ fn kubelet_config(place: &LabPaths, kubernetes: &KubernetesSettings, group: &str
         PodNetwork::Calico => json!([{"key": STARTUP_TAINT, "effect": "NoSchedule"}]),
         PodNetwork::Ptp => json!([]),
     };
+    let dns_servers = if kubernetes.dns { json!([dns::DNS_SERVICE_ADDRESS]) } else { json!([]) };
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -235,7 +244,8 @@ fn kubelet_config(place: &LabPaths, kubernetes: &KubernetesSettings, group: &str
         "evictionHard": {"imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%",
             "nodefs.inodesFree": "0%", "memory.available": "10Mi"},
         "imageGCHighThresholdPercent": 100,
-        "clusterDomain": "cluster.local",
+        "clusterDomain": dns::CLUSTER_DOMAIN,
+        "clusterDNS": dns_servers,
         "resolvConf": "",
     })
 }

@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 /// Programs of Kubernetes, which must all be in one directory.
 const KUBERNETES_PROGRAMS: [&str; 6] =
     ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"];
+/// CoreDNS, in the same directory.
+pub const DNS_PROGRAM: &str = "coredns";
 /// Programs that a node needs from the host, with the Debian package of each.
-const HOST_PROGRAMS: [(&str, &str); 6] = [
+const HOST_PROGRAMS: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
     ("iptables", "iptables"),
     ("conntrack", "conntrack"),
     ("busybox", "busybox-static"),
+    ("wget", "wget"),
 ];
 /// Directories where distributions install CNI plugins.
 const CNI_PLUGIN_DIRECTORIES: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
@@ -47,6 +50,17 @@ impl KubernetesPrograms {
                 names.join(", ")
             ))),
         }
+    }
+
+    /// Checks that the directory has CoreDNS.
+    pub fn check_dns(&self) -> LabResult<()> {
+        if self.dir.join(DNS_PROGRAM).is_file() {
+            return Ok(());
+        }
+        Err(LabError::refused(format!(
+            "{} has no {DNS_PROGRAM}: `make kube` builds it; --no-dns starts a cluster without DNS",
+            self.dir.display()
+        )))
     }
 
     /// Checks that the host has the programs that nodes need, before anything is created.
@@ -93,6 +107,11 @@ mod tests {
         for name in KUBERNETES_PROGRAMS {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        assert_eq!(KubernetesPrograms::find(Some(dir.path())).unwrap().dir, dir.path());
+        let programs = KubernetesPrograms::find(Some(dir.path())).unwrap();
+        assert_eq!(programs.dir, dir.path());
+        let error = programs.check_dns().unwrap_err().to_string();
+        assert!(error.contains("coredns") && error.contains("--no-dns"), "{error}");
+        std::fs::write(dir.path().join(DNS_PROGRAM), "").unwrap();
+        programs.check_dns().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //! pods, and every node has a route to every other node's CIDR, like flannel's host-gw. Tortie's plugin is chained
 //! behind them.
 
-use super::{KUBERNETES_READY_TIMEOUT, containerd, control};
+use super::{KUBERNETES_READY_TIMEOUT, containerd, control, pod_routes};
 use crate::cluster::LabCluster;
 use crate::error::{LabError, LabResult};
 use crate::netns;
@@ -24,7 +24,11 @@ pub async fn connect(place: &LabPaths, cluster: &LabCluster) -> LabResult<()> {
     for node in &cluster.nodes {
         ranges.push((node, ranges_of(place, cluster, node).await?));
     }
+    pod_routes::use_table(place)?;
     for (node, own) in &ranges {
+        for range in own {
+            pod_routes::set(place, node, *range)?;
+        }
         for (other, theirs) in ranges.iter().filter(|(other, _)| other.name != node.name) {
             for range in theirs {
                 let gateway = match range {

@@ -161,7 +161,13 @@ impl ApiServer {
         self.write_proxy();
         self.write_kubeconfig("kubeconfig", json!({"token": TOKEN}));
         self.write_kubeconfig("kubeconfig-node", json!({"token": NODE_TOKEN}));
-        let rules = json!([{"level": "Metadata", "users": ["node"]}, {"level": "None"}]);
+        let calico = json!([{"group": "projectcalico.org"}, {"group": "crd.projectcalico.org"}]);
+        let writes = json!(["create", "update", "patch", "delete"]);
+        let rules = json!([
+            {"level": "Metadata", "users": ["node"]},
+            {"level": "Metadata", "users": ["admin"], "verbs": writes, "resources": calico},
+            {"level": "None"},
+        ]);
         let audit = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules,
             "omitStages": ["ResponseStarted", "ResponseComplete", "Panic"]});
         self.write("audit.yaml", &audit.to_string());
@@ -236,10 +242,17 @@ impl ApiServer {
 
     /// Returns verb and path of every request made with the node's kubeconfig.
     pub fn requests_of_node(&self) -> Vec<(String, String)> {
-        let log = std::fs::read_to_string(self.path("audit.log")).unwrap_or_default();
         let text = |event: &Json, field: &str| event[field].as_str().unwrap_or_default().to_owned();
-        let events = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
+        let events = self.audited("node").into_iter();
         events.map(|event| (text(&event, "verb"), text(&event, "requestURI"))).collect()
+    }
+
+    /// Returns the audit events of a user: all requests of the node user, and writes of Calico's objects by the
+    /// administrator.
+    pub fn audited(&self, user: &str) -> Vec<Json> {
+        let log = std::fs::read_to_string(self.path("audit.log")).unwrap_or_default();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
+        events.filter(|event| event["user"]["username"] == user).collect()
     }
 
     pub fn url(&self) -> String {

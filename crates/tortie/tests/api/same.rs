@@ -39,6 +39,30 @@ fn calicoctl_and_kubectl_write_the_same(world: &ApiserverFixture) {
     for (kind, spec, fields) in wrong() {
         the_same_is_wrong(world, kind, &spec, fields);
     }
+    policy_changes_are_audited(world);
+}
+
+/// kube-apiserver's audit log names user, verb and object of each change through the API server.
+fn policy_changes_are_audited(world: &ApiserverFixture) {
+    let policy = json!({"apiVersion": "projectcalico.org/v3", "kind": "GlobalNetworkPolicy",
+        "metadata": {"name": "audited"}, "spec": {"selector": "all()", "types": ["Ingress"]}});
+    must(&world.kubectl(&["create", "-f", "-"], &policy.to_string()));
+    let patch = r#"{"spec": {"selector": "app == 'web'"}}"#;
+    must(&world.kubectl(&["patch", "gnp", "audited", "--type=merge", "--patch", patch], ""));
+    must(&world.kubectl(&["delete", "gnp", "audited"], ""));
+    let verbs = || -> Vec<String> {
+        let events = world.server.audited("admin").into_iter();
+        let ours = events.filter(|event| {
+            let object = &event["objectRef"];
+            object["apiGroup"] == "projectcalico.org"
+                && object["resource"] == "globalnetworkpolicies"
+                && (object["name"] == "audited" || event["verb"] == "create")
+        });
+        ours.map(|event| event["verb"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected = ["create", "patch", "delete"].map(str::to_owned);
+    let has_all = || verbs().ends_with(&expected);
+    tortie_testkit::eventually_showing("the changes are audited", has_all, || format!("{:?}", verbs()));
 }
 
 /// Creates and changes the object with each program and deletes it with the other.

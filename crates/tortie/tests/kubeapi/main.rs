@@ -21,6 +21,7 @@ mod cluster_policies;
 mod clusters;
 mod condition;
 mod controllers;
+mod etcd_textbook;
 mod etcd_tls;
 mod fail_closed;
 mod floating;

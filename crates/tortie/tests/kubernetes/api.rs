@@ -70,6 +70,15 @@ pub fn is_served_by_pods(cluster: &KubernetesLab) {
         ready,
     ]);
     assert_eq!(said, "1");
+    uses_pod_addresses(cluster, "calico-apiserver", "k8s-app=calico-apiserver");
+}
+
+/// Asserts that kube-apiserver connects to pods of the pod network.
+fn uses_pod_addresses(cluster: &KubernetesLab, namespace: &str, labels: &str) {
+    let pods = cluster.pods_of(namespace, labels);
+    assert!(!pods.is_empty(), "no pod has the label {labels}");
+    let in_pool = |pod: &crate::pods::ListedPod| pod.addresses[0].to_string().starts_with("10.244.");
+    assert!(pods.iter().all(in_pool), "{pods:?}");
 }
 
 /// Asserts that kube-apiserver serves the group from custom resources, with a webhook for validation.
@@ -86,4 +95,5 @@ pub fn is_served_by_kubernetes(cluster: &KubernetesLab) {
     let said =
         cluster.must_kubectl(&["get", "validatingwebhookconfiguration", "calico-webhooks", "-o", bundle]);
     assert!(!said.is_empty(), "Kubernetes has not been told whom to believe");
+    uses_pod_addresses(cluster, "kube-system", "k8s-app=calico-webhooks");
 }

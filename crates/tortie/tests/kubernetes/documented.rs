@@ -6,6 +6,17 @@ use tortie_testkit::{eventually, eventually_showing};
 
 const PAGE: &str = include_str!("../../../../docs/kubernetes.md");
 const PODS: &str = "app=web";
+const SERVER: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: server, labels: {app: server}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: web
+    image: busybox:1
+    command: [sh, -c, 'mkdir /www && hostname >/www/name && exec httpd -f -p 8080 -h /www']
+";
 
 /// Returns the commands of the first section, without comments.
 fn documented_commands() -> Vec<&'static str> {
@@ -14,6 +25,21 @@ fn documented_commands() -> Vec<&'static str> {
     let (block, _) = block.split_once("```").unwrap();
     block.lines().map(|line| line.split("  #").next().unwrap().trim()).collect()
 }
+
+const CALICOCTL: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: calicoctl, namespace: kube-system}
+spec:
+  serviceAccountName: tortie-node
+  restartPolicy: Never
+  containers:
+  - name: calicoctl
+    image: localhost/tortie:latest
+    imagePullPolicy: Never
+    command: [/usr/bin/calicoctl, get, nodes]
+    env: [{name: DATASTORE_TYPE, value: kubernetes}]
+";
 
 #[test]
 fn the_documented_commands_connect_pods() {
@@ -28,6 +54,9 @@ fn the_documented_commands_connect_pods() {
     let routes = cluster.shell("tortie lab exec node1 -- ip route");
     assert!(routes.contains("via 10."), "no route to a block of the other node:\n{routes}");
     the_tools_show_the_pods(&cluster);
+    names_of_services_are_resolved(&cluster);
+    the_control_plane_reaches_pods(&cluster);
+    calicoctl_of_the_image_works(&cluster);
     services_are_explained(&cluster);
     images_are_loaded(&cluster);
     deleted_pods_are_no_losses(&cluster);
@@ -79,6 +108,41 @@ fn the_tools_show_the_pods(cluster: &KubernetesLab) {
     }
 }
 
+/// As in the first recipes of Kubernetes' documentation: a server, its service, and a client that uses the name.
+fn names_of_services_are_resolved(cluster: &KubernetesLab) {
+    cluster.apply(SERVER);
+    cluster.must_kubectl(&["expose", "pod", "server", "--port", "80", "--target-port", "8080"]);
+    let client = &cluster.pods_of("default", PODS)[0];
+    let show = || {
+        let output = cluster.run_kubectl(&["exec", &client.name, "--", "cat", "/etc/resolv.conf"]);
+        format!("{output:?}\n{}", cluster.picture())
+    };
+    for name in ["server", "server.default", "server.default.svc.cluster.local"] {
+        let fetch =
+            ["exec", &client.name, "--", "wget", "-q", "-O-", "-T", "5", &format!("http://{name}/name")];
+        eventually_showing(
+            &format!("wget fetches from http://{name}"),
+            || cluster.kubectl(&fetch).trim() == "server",
+            || format!("{:?}\n{}", cluster.run_kubectl(&fetch), show()),
+        );
+    }
+    let lookup = ["exec", &client.name, "--", "nslookup", "nobody.default.svc.cluster.local"];
+    assert!(cluster.run_kubectl(&lookup).1.contains("NXDOMAIN"), "{:?}", cluster.run_kubectl(&lookup));
+}
+
+/// kube-apiserver connects to pods: `kubectl port-forward` needs only kubelet, but the API proxy and webhooks need this.
+fn the_control_plane_reaches_pods(cluster: &KubernetesLab) {
+    for path in ["pods/server:8080", "services/server:80"] {
+        let path = format!("/api/v1/namespaces/default/{path}/proxy/name");
+        eventually_showing(
+            &format!("kube-apiserver fetches {path}"),
+            || cluster.kubectl(&["get", "--raw", &path]).trim() == "server",
+            || format!("{:?}\n{}", cluster.run_kubectl(&["get", "--raw", &path]), cluster.picture()),
+        );
+    }
+    cluster.must_kubectl(&["delete", "pod,service", "server", "--now"]);
+}
+
 /// `explain` resolves the address of a service to its endpoints.
 fn services_are_explained(cluster: &KubernetesLab) {
     cluster.must_kubectl(&["expose", "deployment", "web", "--port", "80", "--target-port", "8080"]);
@@ -116,6 +180,20 @@ fn services_are_explained(cluster: &KubernetesLab) {
     assert!(text.contains(&format!("The following is about default/{}", other.name)), "{text}");
     assert!(text.contains("tcp/8080: allowed") && text.contains("tcp/8080: denied"), "{text}");
     cluster.must(&["ctl", "delete", "gnp", "deny-one"]);
+}
+
+/// The image contains calicoctl, which finds the cluster by its service account.
+fn calicoctl_of_the_image_works(cluster: &KubernetesLab) {
+    cluster.apply(CALICOCTL);
+    let get = |path: &str| cluster.kubectl(&["get", "pod", "calicoctl", "-n", "kube-system", "-o", path]);
+    let logs = || cluster.kubectl(&["logs", "-n", "kube-system", "calicoctl"]);
+    eventually_showing(
+        "calicoctl has ended",
+        || get("jsonpath={.status.phase}") == "Succeeded",
+        || format!("{}\n{}", logs(), cluster.picture()),
+    );
+    assert!(logs().contains("node1") && logs().contains("node2"), "{}", logs());
+    cluster.must_kubectl(&["delete", "pod", "-n", "kube-system", "calicoctl", "--now"]);
 }
 
 /// `lab image load` makes the images of an archive available on every node.

@@ -1,11 +1,12 @@
 //! Hubs between the datastore and the nodes are killed and restarted while pods exchange traffic and policy changes.
+//! `TORTIE_NODES` sets the number of nodes; those after the second have no pods.
 
 use crate::pinger::ContinuousPing;
 use crate::{TestLab, family};
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tortie_testkit::{TestProcess, eventually, eventually_showing};
 
 impl TestLab {
@@ -67,9 +68,16 @@ impl KernelWriteMonitor {
     }
 }
 
+fn node_count() -> usize {
+    std::env::var("TORTIE_NODES").map_or(2, |text| text.parse().unwrap())
+}
+
 #[test]
 fn hubs_die_under_policy_churn_and_nobody_notices() {
-    let lab = TestLab::up(&["--nodes", "2", "--hub", "2"]);
+    let begun = Instant::now();
+    let lab = TestLab::up(&["--nodes", &node_count().to_string(), "--hub", "2"]);
+    println!("{} nodes and two hubs are up after {:.1?}", node_count(), begun.elapsed());
+    println!("{}", lab.run(&["top", "--count", "1", "--interval", "1"]));
     let web = lab.add("web", "node1", &["--label", "app=web"]);
     lab.add("client", "node2", &["--label", "role=client"]);
     lab.add("other", "node2", &[]);
@@ -103,9 +111,9 @@ fn hubs_die_under_policy_churn_and_nobody_notices() {
     });
     allowed.none_lost();
     assert_eq!(denied.answers(), 0, "a verdict changed");
-    for node in ["node1", "node2"] {
-        let followed = lab.node_log(node).matches("following the hub").count();
-        assert!(followed >= 2, "{node} followed {followed} hubs:\n{}", lab.node_log(node));
+    for node in (1..=node_count()).map(|number| format!("node{number}")) {
+        let followed = lab.node_log(&node).matches("following the hub").count();
+        assert!(followed >= 2, "{node} followed {followed} hubs:\n{}", lab.node_log(&node));
     }
     // The nodes have received the last change and receive the next.
     lab.apply_policy("open", "{action: Deny}");

@@ -5,6 +5,7 @@
 mod cluster;
 mod devices;
 mod ipip;
+mod log_rule;
 mod offload;
 mod sctp;
 mod wireguard;
