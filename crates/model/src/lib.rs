@@ -5,6 +5,7 @@ mod api_types;
 
 pub mod codec;
 pub mod columns;
+pub mod dhcp;
 pub mod feed;
 pub mod ipam;
 pub mod key;

@@ -4,6 +4,7 @@
 //! are never stored, policies store their name in an annotation, and objects of older versions lack fields
 //! that are always set today.
 
+use crate::dhcp::DhcpSubnet;
 use crate::ipam::{AddressBlock, AddressHandle, BlockAffinity, IpamConfig};
 use crate::kinds::{DEFAULT_TIER, TIER_LABEL};
 use crate::kubernetes::{EndpointSlice, KubernetesService};
@@ -29,6 +30,7 @@ pub enum StoreValue {
     EndpointSlice(EndpointSlice),
     /// Boxed, because it would make every value larger.
     Service(Box<KubernetesService>),
+    DhcpSubnet(Box<DhcpSubnet>),
     /// Uninterpreted bytes, under keys that are read but not decoded.
     Raw(Vec<u8>),
 }
@@ -64,6 +66,9 @@ impl StoreValue {
             }
             StoreKey::EndpointSlice { .. } => StoreValue::EndpointSlice(read(bytes)?),
             StoreKey::Service { .. } => StoreValue::Service(Box::new(read(bytes)?)),
+            StoreKey::DhcpSubnet { .. } | StoreKey::LegacyDhcpSubnet { .. } => {
+                StoreValue::DhcpSubnet(Box::new(read(bytes)?))
+            }
             StoreKey::IpamHost { .. } | StoreKey::CompactRevision => StoreValue::Raw(bytes.to_vec()),
         })
     }
@@ -80,6 +85,7 @@ impl StoreValue {
             StoreValue::EndpointStatus(status) => write(status),
             StoreValue::EndpointSlice(slice) => write(slice),
             StoreValue::Service(service) => write(service),
+            StoreValue::DhcpSubnet(subnet) => write(subnet),
             StoreValue::Raw(bytes) => bytes.clone(),
         }
     }

@@ -162,6 +162,8 @@ pub fn find_range_class(range: &KeyRange) -> Option<&'static str> {
         KeyRange::Handles
         | KeyRange::IpamConfig
         | KeyRange::FelixStatuses
+        | KeyRange::DhcpSubnets { .. }
+        | KeyRange::LegacyDhcpSubnets
         | KeyRange::WorkloadEndpointStatuses { .. }
         | KeyRange::HostEndpointStatuses { .. } => return None,
     })

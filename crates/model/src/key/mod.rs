@@ -66,6 +66,15 @@ pub enum StoreKey {
         namespace: String,
         name: String,
     },
+    /// An OpenStack subnet with DHCP enabled.
+    DhcpSubnet {
+        region: String,
+        id: String,
+    },
+    /// The same as written by old versions of the Neutron driver, without a region; only read and deleted.
+    LegacyDhcpSubnet {
+        id: String,
+    },
     /// State of the etcd compactor in kube-controllers; the key is shared with Kubernetes' own compactor.
     CompactRevision,
 }
@@ -117,6 +126,10 @@ pub enum KeyRange {
     },
     EndpointSlices,
     Services,
+    DhcpSubnets {
+        region: Option<String>,
+    },
+    LegacyDhcpSubnets,
 }
 
 impl AffinityType {
@@ -177,6 +190,9 @@ impl fmt::Display for StoreKey {
             }
             StoreKey::EndpointSlice { namespace, name } => write!(f, "EndpointSlice({namespace}/{name})"),
             StoreKey::Service { namespace, name } => write!(f, "Service({namespace}/{name})"),
+            StoreKey::DhcpSubnet { id, .. } | StoreKey::LegacyDhcpSubnet { id } => {
+                write!(f, "DHCPSubnet({id})")
+            }
             StoreKey::CompactRevision => f.write_str("compact_rev_key"),
         }
     }
@@ -234,6 +250,10 @@ impl KeyRange {
             ) => wanted(host, its_host),
             (KeyRange::EndpointSlices, StoreKey::EndpointSlice { .. }) => true,
             (KeyRange::Services, StoreKey::Service { .. }) => true,
+            (KeyRange::DhcpSubnets { region }, StoreKey::DhcpSubnet { region: its_region, .. }) => {
+                wanted(region, its_region)
+            }
+            (KeyRange::LegacyDhcpSubnets, StoreKey::LegacyDhcpSubnet { .. }) => true,
             _ => false,
         }
     }
@@ -267,6 +287,10 @@ impl fmt::Display for KeyRange {
             KeyRange::HostEndpointStatuses { host } => ("host endpoint statuses", [host.clone(), None]),
             KeyRange::EndpointSlices => ("endpoint slices", [None, None]),
             KeyRange::Services => ("services", [None, None]),
+            KeyRange::DhcpSubnets { region } => {
+                ("DHCP subnets", [region.as_ref().map(|region| format!("region '{region}'")), None])
+            }
+            KeyRange::LegacyDhcpSubnets => ("DHCP subnets", [Some("of old drivers".to_owned()), None]),
         };
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(what)?;

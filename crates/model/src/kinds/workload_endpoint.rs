@@ -25,6 +25,8 @@ api_types! {
         pub service_account_name: String,
         /// The endpoint's addresses, each as a /32 or /128.
         pub ip_networks: Vec<String>,
+        /// Addresses of `ipNetworks` that the workload may use but does not get by DHCP. Read only by the DHCP server.
+        pub allowed_ips: Vec<String>,
         #[serde(rename = "ipNATs")]
         pub ip_nats: Vec<IPNAT>,
         pub ipv4_gateway: String,

@@ -251,6 +251,8 @@ impl ObjectReader {
             KeyRange::Handles => vec![self.records_of(Kind::IPAMHandle)],
             KeyRange::IpamConfig => vec![self.records_of(Kind::IPAMConfiguration)],
             KeyRange::FelixStatuses
+            | KeyRange::DhcpSubnets { .. }
+            | KeyRange::LegacyDhcpSubnets
             | KeyRange::WorkloadEndpointStatuses { .. }
             | KeyRange::HostEndpointStatuses { .. } => Vec::new(),
         }

@@ -17,6 +17,8 @@ const FELIX_HOST_PREFIX: &str = "/calico/felix/v1/host/";
 /// Never written: services exist only in the Kubernetes API.
 const ENDPOINT_SLICES_PREFIX: &str = "/calico/kubernetes/endpointslices/";
 const SERVICES_PREFIX: &str = "/calico/kubernetes/services/";
+const DHCP_REGION_PREFIX: &str = "/calico/dhcp/v2/";
+const LEGACY_DHCP_SUBNETS_PREFIX: &str = "/calico/dhcp/v1/subnet/";
 const COMPACT_REVISION_PATH: &str = "compact_rev_key";
 
 /// Returns the path of a key in etcd.
@@ -52,6 +54,10 @@ pub fn path(key: &StoreKey) -> String {
         }
         StoreKey::EndpointSlice { namespace, name } => format!("{ENDPOINT_SLICES_PREFIX}{namespace}/{name}"),
         StoreKey::Service { namespace, name } => format!("{SERVICES_PREFIX}{namespace}/{name}"),
+        StoreKey::DhcpSubnet { region, id } => {
+            format!("{DHCP_REGION_PREFIX}{}/subnet/{id}", region_part(region))
+        }
+        StoreKey::LegacyDhcpSubnet { id } => format!("{LEGACY_DHCP_SUBNETS_PREFIX}{id}"),
         StoreKey::CompactRevision => COMPACT_REVISION_PATH.to_owned(),
     }
 }
@@ -75,6 +81,18 @@ pub fn parse(path: &str) -> Option<StoreKey> {
             [host, "endpoint", endpoint] => {
                 Some(StoreKey::HostEndpointStatus { host: host.to_owned(), endpoint: unescape(endpoint) })
             }
+            _ => None,
+        }
+    } else if let Some(rest) = path.strip_prefix(DHCP_REGION_PREFIX) {
+        match segments(rest)?[..] {
+            [region, "subnet", id] => {
+                Some(StoreKey::DhcpSubnet { region: parse_region(region)?, id: id.to_owned() })
+            }
+            _ => None,
+        }
+    } else if let Some(rest) = path.strip_prefix(LEGACY_DHCP_SUBNETS_PREFIX) {
+        match segments(rest)?[..] {
+            [id] => Some(StoreKey::LegacyDhcpSubnet { id: id.to_owned() }),
             _ => None,
         }
     } else {
@@ -117,6 +135,11 @@ pub fn prefix(range: &KeyRange) -> String {
                 format!("{FELIX_REGION_PREFIX}{}/host/{host}/workload/", region_part(region))
             }
         },
+        KeyRange::DhcpSubnets { region: None } => DHCP_REGION_PREFIX.to_owned(),
+        KeyRange::DhcpSubnets { region: Some(region) } => {
+            format!("{DHCP_REGION_PREFIX}{}/subnet/", region_part(region))
+        }
+        KeyRange::LegacyDhcpSubnets => LEGACY_DHCP_SUBNETS_PREFIX.to_owned(),
         KeyRange::EndpointSlices => ENDPOINT_SLICES_PREFIX.to_owned(),
         KeyRange::Services => SERVICES_PREFIX.to_owned(),
         KeyRange::HostEndpointStatuses { host: None } => FELIX_HOST_PREFIX.to_owned(),
@@ -138,6 +161,13 @@ fn block_part(cidr: &IpNet) -> String {
 
 fn region_part(region: &str) -> String {
     if region.is_empty() { "no-region".to_owned() } else { format!("region-{region}") }
+}
+
+fn parse_region(part: &str) -> Option<String> {
+    match part {
+        "no-region" => Some(String::new()),
+        other => other.strip_prefix("region-").filter(|name| !name.is_empty()).map(str::to_owned),
+    }
 }
 
 fn escape(part: &str) -> String {
@@ -186,10 +216,7 @@ fn parse_affinity(rest: &str) -> Option<StoreKey> {
 fn parse_felix(rest: &str) -> Option<StoreKey> {
     let parts = segments(rest)?;
     let (region, parts) = parts.split_first()?;
-    let region = match *region {
-        "no-region" => String::new(),
-        other => other.strip_prefix("region-").filter(|name| !name.is_empty())?.to_owned(),
-    };
+    let region = parse_region(region)?;
     match *parts {
         ["host", host, "status"] => Some(StoreKey::FelixStatus { region, host: host.to_owned() }),
         ["host", host, "last_reported_status"] => {

@@ -91,6 +91,21 @@ fn keys_have_the_text_other_clients_use() {
             "/calico/felix/v1/host/rack1-n7/endpoint/eth0",
             "HostEndpointStatus(hostname=rack1-n7, name=eth0)",
         ),
+        (
+            StoreKey::DhcpSubnet { region: no_region(), id: "5f3e".to_owned() },
+            "/calico/dhcp/v2/no-region/subnet/5f3e",
+            "DHCPSubnet(5f3e)",
+        ),
+        (
+            StoreKey::DhcpSubnet { region: "north".to_owned(), id: "5f3e".to_owned() },
+            "/calico/dhcp/v2/region-north/subnet/5f3e",
+            "DHCPSubnet(5f3e)",
+        ),
+        (
+            StoreKey::LegacyDhcpSubnet { id: "5f3e".to_owned() },
+            "/calico/dhcp/v1/subnet/5f3e",
+            "DHCPSubnet(5f3e)",
+        ),
         (StoreKey::CompactRevision, "compact_rev_key", "compact_rev_key"),
     ];
     for (key, path, shown) in table {
@@ -182,6 +197,10 @@ fn ranges_begin_where_other_clients_list() {
         (statuses(None, Some("n1")), "/calico/felix/v2/"),
         (statuses(Some(""), None), "/calico/felix/v2/no-region/host/"),
         (statuses(Some("north"), Some("n1")), "/calico/felix/v2/region-north/host/n1/workload/"),
+        (KeyRange::DhcpSubnets { region: None }, "/calico/dhcp/v2/"),
+        (KeyRange::DhcpSubnets { region: Some(String::new()) }, "/calico/dhcp/v2/no-region/subnet/"),
+        (KeyRange::DhcpSubnets { region: Some("north".to_owned()) }, "/calico/dhcp/v2/region-north/subnet/"),
+        (KeyRange::LegacyDhcpSubnets, "/calico/dhcp/v1/subnet/"),
         (KeyRange::HostEndpointStatuses { host: None }, "/calico/felix/v1/host/"),
         (
             KeyRange::HostEndpointStatuses { host: Some("n1".to_owned()) },
@@ -226,6 +245,8 @@ fn any_key() -> impl Strategy<Value = StoreKey> {
                 StoreKey::WorkloadEndpointStatus(Box::new(status))
             }
         ),
+        ("[a-z]{0,5}", part()).prop_map(|(region, id)| StoreKey::DhcpSubnet { region, id }),
+        part().prop_map(|id| StoreKey::LegacyDhcpSubnet { id }),
         (part(), slashed).prop_map(|(host, endpoint)| StoreKey::HostEndpointStatus { host, endpoint }),
     ]
 }
