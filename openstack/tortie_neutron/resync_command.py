@@ -3,6 +3,14 @@ import argparse
 import json
 import sys
 
+try:
+    # Before Neutron is imported, as its own programs do.
+    from oslo_service import backend
+    backend.init_backend(backend.BackendType.THREADING)
+except ImportError:
+    # Older versions have only one backend.
+    pass
+
 from neutron.common import config as neutron_config
 from neutron import manager
 from oslo_config import cfg
@@ -33,6 +41,7 @@ def main(arguments=None):
     neutron_config.register_common_config_options()
     neutron_config.init(files)
     neutron_config.setup_logging()
+    neutron_config.set_config_defaults()
     config.register_options()
     # Loads the plugin, whose methods read the database.
     manager.init()

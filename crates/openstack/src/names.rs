@@ -28,7 +28,7 @@ impl OpenStackRegion {
         Ok(OpenStackRegion { name: name.to_owned() })
     }
 
-    /// Returns the configured name, which is empty if there is none.
+    /// Returns the configured name, which is empty without a region.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -37,7 +37,7 @@ pub enum SlotContent {
     Value(StoreValue),
 }
 
-/// Content with warnings about what it lacks.
+/// Content with warnings about the parts of the object that it lacks.
 #[derive(Debug)]
 pub struct SlotTranslation {
     pub content: SlotContent,

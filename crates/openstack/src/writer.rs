@@ -1,7 +1,7 @@
 //! Writes slots with compare-and-swap.
 //!
 //! The driver first observes a slot, then reads its object from Neutron's database and sends both. The write succeeds only
-//! if nobody wrote the slot in between, so the later one of two concurrent changes of an object always wins.
+//! if no other client wrote the slot in between, so the later one of two concurrent changes always wins.
 
 use crate::metrics::OpenStackMetrics;
 use crate::slot::{SlotContent, SlotKey, SlotObject};
@@ -12,7 +12,7 @@ use tortie_model::{Revision, StoreKey, StoreValue};
 use tortie_store::{StoreClient, StoreEntry, StoreError, StoreResult};
 use uuid::Uuid;
 
-/// What the driver saw in a slot before it read Neutron's database.
+/// State of a slot before the driver read Neutron's database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotObservation {

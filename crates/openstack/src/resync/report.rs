@@ -30,7 +30,7 @@ pub struct PhaseReport {
     pub updated: u64,
     pub deleted: u64,
     pub created: u64,
-    /// Entries that another client wrote in the meantime, which is what the resync would have done.
+    /// Entries that another client wrote after the resync had read them.
     #[serde(skip_serializing_if = "is_zero")]
     pub conflicts: u64,
     /// Objects that could not be translated. Their entries are kept.

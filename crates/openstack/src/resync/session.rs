@@ -328,7 +328,7 @@ async fn list(client: &StoreClient, range: &KeyRange) -> Result<Vec<(StoreKey, S
     Ok(slots.into_iter().collect())
 }
 
-/// Returns the id of the object to which an entry belongs; `None` for entries of others.
+/// Returns the id of the object to which an entry belongs; `None` for the entries of other programs.
 fn object_id(key: &StoreKey) -> Option<String> {
     match key {
         StoreKey::DhcpSubnet { id, .. } => Some(id.clone()),

@@ -94,7 +94,7 @@ fn print_network(address: &IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
-/// Returns the gateway of the subnet of the last fixed address of a family; empty if there is none.
+/// Returns the gateway of the subnet of the last fixed address of a family; empty without such an address.
 fn find_gateway(record: &PortRecord, is_family: fn(&IpAddr) -> bool) -> String {
     let of_family = |text: &str| text.parse().is_ok_and(|address| is_family(&address));
     let fixed = record.port.fixed_ips.iter().rev().find(|ip| of_family(&ip.ip_address));

@@ -14,7 +14,7 @@ pub use subnet::translate_subnet;
 
 use tortie_model::ValidationError;
 
-/// Reason why an object cannot be translated. The object keeps what the datastore has for it.
+/// Reason why an object cannot be translated. The datastore keeps its entry.
 #[derive(Debug, thiserror::Error)]
 pub enum TranslateError {
     #[error("port {port}: {field} is {value:?}: expected {expected}")]

@@ -44,7 +44,8 @@ const PROTOCOL_NUMBERS: [(&str, u8); 23] = [
 #[derive(Debug)]
 pub struct PolicyTranslation {
     pub policy: NetworkPolicy,
-    /// Why rules are not part of the policy. Neutron's rules only allow traffic, so what they would allow stays denied.
+    /// Reasons why rules are not part of the policy. Neutron's rules only allow traffic, so the traffic of these
+    /// rules stays denied.
     pub rejected: Vec<String>,
 }
 

@@ -25,7 +25,7 @@ struct DirectionSettings {
     max_connections: i64,
 }
 
-/// Returns the limits of an endpoint; `None` if there are none.
+/// Returns the limits of an endpoint; `None` without limits.
 pub fn translate_qos(rules: &[QosRule], settings: &QosSettings) -> Option<QoSControls> {
     let ingress = DirectionSettings {
         burst_bits: settings.ingress_burst_bits,

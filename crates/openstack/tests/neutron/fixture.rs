@@ -202,10 +202,13 @@ impl NeutronFixture {
         self.call("DELETE", &format!("/{}/{id}", plural(kind)), &Value::Null);
     }
 
-    /// Returns the JSON of an entry, or null if it does not exist.
+    /// Returns the JSON of an entry, null if it does not exist, or its text if it is not JSON.
     pub fn entry(&self, path: &str) -> Value {
         let text = self.etcd.ctl(&["get", path, "--print-value-only"]).unwrap();
-        if text.trim().is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
+        if text.trim().is_empty() {
+            return Value::Null;
+        }
+        serde_json::from_str(&text).unwrap_or(Value::String(text))
     }
 
     pub fn keys(&self, prefix: &str) -> Vec<String> {

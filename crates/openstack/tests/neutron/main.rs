@@ -82,7 +82,8 @@ fn ports_become_endpoints(neutron: &NeutronFixture) -> Network {
     let network = id(&neutron.create("network", json!({"name": "net one"})));
     let subnet = id(&neutron.create(
         "subnet",
-        json!({"network_id": network, "ip_version": 4, "cidr": "10.65.0.0/24", "dns_nameservers": ["9.9.9.9"]}),
+        json!({"network_id": network, "ip_version": 4, "cidr": "10.65.0.0/24", "dns_nameservers": ["9.9.9.9"],
+            "allocation_pools": [{"start": "10.65.0.10", "end": "10.65.0.99"}]}),
     ));
     assert_eq!(
         neutron.entry(&format!("{SUBNETS}/{subnet}")),
@@ -366,7 +367,6 @@ fn outages_fail_cleanly_and_are_repaired(neutron: &mut NeutronFixture, shared: &
     let foreign = format!("{RESOURCES}/networkpolicies/openstack/default.of-the-operator");
     neutron.put(&foreign, r#"{"kind":"NetworkPolicy","spec":{"selector":"all()"}}"#);
     neutron.start_daemon();
-    // A node that died during the outage.
     let mut expected = before;
     expected.push((foreign.clone(), json!({"selector": "all()"})));
     expected.sort_by(|a, b| a.0.cmp(&b.0));
