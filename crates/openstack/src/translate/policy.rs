@@ -66,7 +66,10 @@ pub fn translate_group(
     })?;
     let mut spec = NetworkPolicySpec { selector: select_group(&group.id), ..NetworkPolicySpec::default() };
     let mut rejected = Vec::new();
-    for rule in &group.security_group_rules {
+    // Neutron returns rules in any order; a stable one avoids needless writes. All of them allow, so it has no effect.
+    let mut rules: Vec<&SecurityGroupRule> = group.security_group_rules.iter().collect();
+    rules.sort_by(|a, b| a.id.cmp(&b.id));
+    for rule in rules {
         let list = match rule.direction.as_str() {
             "ingress" => &mut spec.ingress,
             "egress" => &mut spec.egress,
@@ -319,6 +322,13 @@ mod tests {
             assert_eq!(rejected.len(), 1, "{field} {value}");
             assert!(rejected[0].contains("rule bad"), "{rejected:?}");
         }
+    }
+
+    #[test]
+    fn the_order_of_rules_is_stable() {
+        let one = json!({"id": "r1", "direction": "egress", "ethertype": "IPv4"});
+        let two = json!({"id": "r2", "direction": "egress", "ethertype": "IPv6"});
+        assert_eq!(translate(json!([one, two])).0, translate(json!([two, one])).0);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl NeutronFixture {
             "[DEFAULT]\ncore_plugin = ml2\nservice_plugins = router,qos\nauth_strategy = noauth\n\
              transport_url = fake://\napi_paste_config = {}\nstate_path = {dir}/state\nhost = ctl-1\n\
              notify_nova_on_port_status_changes = false\nnotify_nova_on_port_data_changes = false\n\
-             dhcp_agent_notification = false\nrpc_workers = 0\nlog_file = {dir}/neutron.log\n\
+             agent_down_time = 3600\ndhcp_agent_notification = false\nrpc_workers = 0\nlog_file = {dir}/neutron.log\n\
              [oslo_concurrency]\nlock_path = {dir}/state/lock\n[oslo_policy]\npolicy_file = {dir}/policy.yaml\n\
              [database]\nconnection = mysql+pymysql://root@localhost/neutron?unix_socket={dir}/m.sock&charset=utf8mb4\n\
              [ml2]\nmechanism_drivers = tortie\ntype_drivers = local,flat\ntenant_network_types = local\n\
