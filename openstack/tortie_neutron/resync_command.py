@@ -12,8 +12,11 @@ except ImportError:
     pass
 
 from neutron.common import config as neutron_config
+# All models: relations between them exist only if both sides are imported.
+from neutron.db.migration.models import head  # noqa: F401
 from neutron import manager
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from tortie_neutron import config
 from tortie_neutron.link import DaemonLink, DaemonUnavailable
@@ -45,6 +48,7 @@ def main(arguments=None):
     config.register_options()
     # Loads the plugin, whose methods read the database.
     manager.init()
+    orm.configure_mappers()
     link = DaemonLink(cfg.CONF.tortie.socket, cfg.CONF.tortie.timeout)
     scope = Scope(options.network, options.subnet, options.port, options.security_group, options.include_sgs_for_ports)
     try:

@@ -1,6 +1,8 @@
 //! A real Neutron with our driver against a real etcd. All scenarios share one environment, because its start takes most
 //! of the time.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod fixture;
 
 use fixture::NeutronFixture;
