@@ -11,7 +11,7 @@ export RUST_TEST_THREADS ?= 4
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kube vm-kernel envoy flows-client build image demo test test-vm conformance lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
+.PHONY: help setup kube vm-kernel envoy flows-client openstack build image demo test test-vm conformance lint docs docs-reference docs-settings deploy-crds deny bench fuzz soak install deb clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,9 @@ envoy: setup ## Fetch Envoy for HTTP policies in the lab and the tests, and prin
 flows-client: setup ## Fetch a gRPC client in Python for the tests of the flow collector, and print its path (cached)
 	@scripts/flows-client
 
+openstack: setup ## Fetch Neutron and create its tables for the tests, and print the directory (cached)
+	@scripts/openstack/build
+
 build: ## Build the release binary
 	@scripts/setup demo
 	$(CARGO) build --release --locked -p tortie
@@ -45,7 +48,7 @@ endif
 demo: build ## Start everything on this machine, demonstrate it, clean up
 	scripts/demo $(TORTIE)
 
-test: setup kube vm-kernel envoy flows-client lint deny ## Format, lints, licences and every test
+test: setup kube vm-kernel envoy flows-client openstack lint deny ## Format, lints, licences and every test
 	@scripts/test
 
 test-vm: setup vm-kernel ## Only the tests that run in a guest with another kernel

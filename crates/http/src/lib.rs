@@ -31,9 +31,12 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Connection limits of one listener, in total and per source address.
@@ -105,6 +108,34 @@ pub async fn serve_with_limits(
         let activity = ConnectionActivity::default();
         let task = tasks.spawn(serve_connection(stream, router.clone(), tls.clone(), limits.lifetime));
         table.insert(source, activity, task);
+    }
+}
+
+/// Accepts and serves connections of a Unix socket until the future is dropped. Connections beyond the limit are closed
+/// at once and counted.
+pub async fn serve_unix_socket(
+    socket: &UnixSocket,
+    router: Router,
+    max_connections: usize,
+    refused: &AtomicU64,
+) {
+    let permits = Arc::new(Semaphore::new(max_connections));
+    let mut tasks = JoinSet::new();
+    loop {
+        let stream = match socket.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept a connection of a Unix socket");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            }
+        };
+        while tasks.try_join_next().is_some() {}
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        tasks.spawn(serve_requests(LimitedConnection::new(stream, permit), router.clone(), None));
     }
 }
 

@@ -69,7 +69,10 @@ impl StoreValue {
             StoreKey::DhcpSubnet { .. } | StoreKey::LegacyDhcpSubnet { .. } => {
                 StoreValue::DhcpSubnet(Box::new(read(bytes)?))
             }
-            StoreKey::IpamHost { .. } | StoreKey::CompactRevision => StoreValue::Raw(bytes.to_vec()),
+            StoreKey::IpamHost { .. }
+            | StoreKey::CompactRevision
+            | StoreKey::NeutronElection { .. }
+            | StoreKey::LegacyNeutronElection => StoreValue::Raw(bytes.to_vec()),
         })
     }
 

@@ -167,6 +167,19 @@ impl StoreClient {
         self.backend.apply(key, value, ttl).await
     }
 
+    /// Creates an entry that expires, or replaces one that is still at the revision. Fails like [`StoreClient::create`]
+    /// or [`StoreClient::update`].
+    pub async fn write_expiring(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        replaced: Option<&Revision>,
+        ttl: Duration,
+    ) -> StoreResult<StoreEntry> {
+        check_complete(key)?;
+        self.backend.write_expiring(key, value, replaced, ttl).await
+    }
+
     /// Deletes an entry and returns it. With a revision, deletes it only if it is still at that revision.
     pub async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
         check_complete(key)?;

@@ -16,6 +16,7 @@ mod l7;
 mod logging;
 mod man;
 mod node;
+mod openstack;
 mod policy;
 mod reference;
 mod rotating_log;
@@ -103,6 +104,12 @@ enum TortieCommand {
     /// Serves the virtual machines behind the tap interfaces of this host with the addresses, routes and name servers
     /// that the Neutron driver stores in etcd. The program is the same when it is called as `calico-dhcp-agent`.
     Dhcp(dhcp::DhcpArgs),
+    /// Run the daemon of Neutron's driver: OpenStack's ports, security groups and subnets in etcd
+    ///
+    /// Neutron's driver `tortie` sends it the objects of Neutron's database on a Unix socket. The daemon translates them,
+    /// writes what differs with compare-and-swap, and returns the states of nodes and ports to the driver. One daemon runs
+    /// beside each Neutron server; they elect the one that reports states.
+    Openstack(openstack::OpenStackArgs),
     /// Flow records: run a collector for Calico's Felix and Whisker (Calico's Goldmane), or list flows
     Flows(flows::FlowsArgs),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
@@ -352,6 +359,11 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
             tortie_process::end_with_supervisor()?;
             DaemonLogging::start();
             dhcp::run(args).map_err(CommandError::message)
+        }
+        TortieCommand::Openstack(args) => {
+            tortie_process::end_with_supervisor()?;
+            DaemonLogging::start();
+            openstack::run(args).map_err(CommandError::message)
         }
         TortieCommand::Csi(args) => {
             DaemonLogging::start();

@@ -77,6 +77,12 @@ pub enum StoreKey {
     },
     /// State of the etcd compactor in kube-controllers; the key is shared with Kubernetes' own compactor.
     CompactRevision,
+    /// Leader among the drivers of a Neutron, attached to a lease.
+    NeutronElection {
+        region: String,
+    },
+    /// The same for drivers of older versions.
+    LegacyNeutronElection,
 }
 
 /// The workload endpoint whose status is reported.
@@ -194,6 +200,8 @@ impl fmt::Display for StoreKey {
                 write!(f, "DHCPSubnet({id})")
             }
             StoreKey::CompactRevision => f.write_str("compact_rev_key"),
+            StoreKey::NeutronElection { region } => write!(f, "NeutronElection(region={region})"),
+            StoreKey::LegacyNeutronElection => f.write_str("NeutronElection(legacy)"),
         }
     }
 }

@@ -77,6 +77,22 @@ pub trait Backend: Debug + Send + Sync {
         ttl: Option<Duration>,
     ) -> StoreResult<StoreEntry>;
 
+    /// Creates an entry that expires, or replaces one that is still at the revision. Only for datastores with
+    /// [`BackendCapabilities::expiring_entries`].
+    async fn write_expiring(
+        &self,
+        key: &StoreKey,
+        _value: &StoreValue,
+        _replaced: Option<&Revision>,
+        _ttl: Duration,
+    ) -> StoreResult<StoreEntry> {
+        Err(StoreError::NotSupported {
+            operation: "Write",
+            id: key.to_string(),
+            reason: "entries of this datastore do not expire".into(),
+        })
+    }
+
     async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry>;
 
     fn watch(&self, range: KeyRange, options: WatchOptions) -> StoreWatch;

@@ -173,6 +173,25 @@ impl Backend for EtcdBackend {
         Ok(written(key, value, revision))
     }
 
+    async fn write_expiring(
+        &self,
+        key: &StoreKey,
+        value: &StoreValue,
+        replaced: Option<&Revision>,
+        ttl: Duration,
+    ) -> StoreResult<StoreEntry> {
+        let path = path(key);
+        let lease = self.cluster.lease(ttl).await?;
+        let compare = vec![replaced.map_or_else(|| absent(&path), |revision| unchanged(&path, revision))];
+        let done = self.cluster.transact(compare, vec![put(&path, value, lease)], vec![get(&path)]).await?;
+        let stored = found(&done, 0).next();
+        match (done.succeeded, replaced) {
+            (true, _) => Ok(written(key, value, done.revision)),
+            (false, None) => Err(exists(key, stored.as_ref())),
+            (false, Some(_)) => Err(mismatch(key, stored.as_ref())),
+        }
+    }
+
     async fn delete(&self, key: &StoreKey, revision: Option<&Revision>) -> StoreResult<StoreEntry> {
         let path = path(key);
         let compare = revision.map(|revision| unchanged(&path, revision)).into_iter().collect();

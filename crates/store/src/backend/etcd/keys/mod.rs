@@ -20,6 +20,9 @@ const SERVICES_PREFIX: &str = "/calico/kubernetes/services/";
 const DHCP_REGION_PREFIX: &str = "/calico/dhcp/v2/";
 const LEGACY_DHCP_SUBNETS_PREFIX: &str = "/calico/dhcp/v1/subnet/";
 const COMPACT_REVISION_PATH: &str = "compact_rev_key";
+const OPENSTACK_PREFIX: &str = "/calico/openstack/v2/";
+const NEUTRON_ELECTION: &str = "neutron_election";
+const LEGACY_NEUTRON_ELECTION_PATH: &str = "/calico/openstack/v1/neutron_election";
 
 /// Returns the path of a key in etcd.
 pub fn path(key: &StoreKey) -> String {
@@ -59,6 +62,10 @@ pub fn path(key: &StoreKey) -> String {
         }
         StoreKey::LegacyDhcpSubnet { id } => format!("{LEGACY_DHCP_SUBNETS_PREFIX}{id}"),
         StoreKey::CompactRevision => COMPACT_REVISION_PATH.to_owned(),
+        StoreKey::NeutronElection { region } => {
+            format!("{OPENSTACK_PREFIX}{}/{NEUTRON_ELECTION}", region_part(region))
+        }
+        StoreKey::LegacyNeutronElection => LEGACY_NEUTRON_ELECTION_PATH.to_owned(),
     }
 }
 
@@ -95,6 +102,13 @@ pub fn parse(path: &str) -> Option<StoreKey> {
             [id] => Some(StoreKey::LegacyDhcpSubnet { id: id.to_owned() }),
             _ => None,
         }
+    } else if let Some(rest) = path.strip_prefix(OPENSTACK_PREFIX) {
+        match segments(rest)?[..] {
+            [region, NEUTRON_ELECTION] => Some(StoreKey::NeutronElection { region: parse_region(region)? }),
+            _ => None,
+        }
+    } else if path == LEGACY_NEUTRON_ELECTION_PATH {
+        Some(StoreKey::LegacyNeutronElection)
     } else {
         (path == COMPACT_REVISION_PATH).then_some(StoreKey::CompactRevision)
     };

@@ -107,6 +107,17 @@ fn keys_have_the_text_other_clients_use() {
             "DHCPSubnet(5f3e)",
         ),
         (StoreKey::CompactRevision, "compact_rev_key", "compact_rev_key"),
+        (
+            StoreKey::NeutronElection { region: String::new() },
+            "/calico/openstack/v2/no-region/neutron_election",
+            "NeutronElection(region=)",
+        ),
+        (
+            StoreKey::NeutronElection { region: "east".into() },
+            "/calico/openstack/v2/region-east/neutron_election",
+            "NeutronElection(region=east)",
+        ),
+        (StoreKey::LegacyNeutronElection, "/calico/openstack/v1/neutron_election", "NeutronElection(legacy)"),
     ];
     for (key, path, shown) in table {
         assert_eq!(self::path(key), *path);
