@@ -5,6 +5,7 @@ pub mod bgp;
 mod change;
 mod endpoint;
 pub mod evaluate;
+pub mod flow;
 mod marks;
 mod nat;
 mod policy;

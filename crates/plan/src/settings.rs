@@ -1,6 +1,7 @@
 //! Settings for programming the plan into the kernel, from FelixConfiguration and the environment.
 
 use crate::evaluate::Packet;
+use crate::flow::FlowSourceSettings;
 use crate::marks::MarkBits;
 use crate::nat::NatSettings;
 use ipnet::IpNet;
@@ -107,6 +108,8 @@ pub struct PolicySettings {
     pub metadata: Option<MetadataService>,
     /// DSCP of the first packets of TCP connections between two workloads of Istio's ambient mesh; not set if `None`.
     pub ambient_dscp: Option<u8>,
+    /// Record flows; the kernel has no rule and no set for it if `None`.
+    pub flows: Option<FlowSourceSettings>,
 }
 
 /// Where requests of OpenStack VMs for 169.254.169.254 are sent.
@@ -189,6 +192,7 @@ impl Default for PolicySettings {
             marks: MarkBits::default(),
             metadata: None,
             ambient_dscp: None,
+            flows: None,
         }
     }
 }
