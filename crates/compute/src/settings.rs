@@ -9,6 +9,7 @@ use crate::tunnels::TunnelSettings;
 use crate::wireguard::{WireguardDeviceSettings, WireguardSettings};
 use crate::workloads::EndpointPermissions;
 use std::time::Duration;
+use tortie_plan::flow::FlowSourceSettings;
 use tortie_plan::{DataplaneSettings, LogLimit, MetadataService, NatSettings, PolicySettings, TunnelKind};
 
 impl NodeParameters {
@@ -75,7 +76,13 @@ impl NodeParameters {
             marks: self.marks(),
             metadata: self.metadata(),
             ambient_dscp: self.istio_ambient_mode.then_some(self.istio_dscp_mark.0),
+            flows: self.records_flows().then(FlowSourceSettings::default),
         }
+    }
+
+    /// Returns whether the node records flows.
+    pub fn records_flows(&self) -> bool {
+        !self.flow_logs_goldmane_server.is_empty() || self.flow_logs_local_reporter
     }
 
     /// Returns the metadata service. Only OpenStack has one; the interfaces of its virtual machines have the prefix `tap`.

@@ -51,7 +51,11 @@ const NO_EFFECT_REASONS: &[(&str, &str)] = &[
     ("dataplane", "the dataplane is built in and cannot be replaced"),
     ("debug", "it is a debugging aid for developers of Felix"),
     ("feature", "the node detects the features of the kernel"),
-    ("flowLogs", "Tortie does not write flow logs"),
+    ("flowLogsCollectorDebugTrace", "it is a debugging aid for developers of Felix"),
+    (
+        "flowLogsFlushInterval",
+        "flow records are kept in buckets of 15 s, and each is sent when it is complete",
+    ),
     ("genericXDP", "Tortie does not use XDP; failsafe ports and untracked policy are nf_tables rules"),
     ("go", "it configures the Go runtime, which Tortie does not use"),
     ("ipsets", "Tortie uses nf_tables sets instead of ipsets"),

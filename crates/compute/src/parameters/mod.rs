@@ -9,8 +9,8 @@ mod values;
 pub use descriptions::describe_parameter;
 pub use effect::{OWN_PARAMETERS, ParameterEffect};
 pub use read::{
-    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, HttpRulesWithoutProxy, L2Reachability, LogRate,
-    LogSeverity, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowEvaluation, FlowOffload, HttpRulesWithoutProxy,
+    L2Reachability, LogRate, LogSeverity, NatExclusions, OptionalParameter, RouteSource, SourceSpoofing,
 };
 pub use values::Values;
 

@@ -178,6 +178,9 @@ plain! {
     FlowOffload, None, |text| parse_word(text, &[
         ("Disabled", FlowOffload::Disabled), ("All", FlowOffload::All), ("Enabled", FlowOffload::All),
     ]);
+    FlowEvaluation, Some(FlowEvaluation::None), |text| parse_word(text, &[
+        ("Continuous", FlowEvaluation::Continuous), ("None", FlowEvaluation::None),
+    ]);
     RouteSource, None, |text| parse_word(text, &[
         ("CalicoIPAM", RouteSource::CalicoIpam), ("WorkloadIPs", RouteSource::WorkloadIps),
     ]);
@@ -247,6 +250,14 @@ pub enum HttpRulesWithoutProxy {
     Ignore,
     /// Such a rule matches connections regardless of methods and paths, as with Calico.
     Allow,
+}
+
+/// `flowLogsPolicyEvaluationMode`: whether flow records have pending traces, which staged policies would make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowEvaluation {
+    #[default]
+    Continuous,
+    None,
 }
 
 /// `localSubnetL2Reachability`: the addresses for which a node answers ARP and ND requests on its links.

@@ -2,9 +2,9 @@
 
 use super::effect::{OWN_PARAMETERS, ParameterEffect};
 use super::read::{
-    ClientAuth, ClusterRoutes, DscpMark, FirstRouteTable, FlowOffload, HealthTimeouts, HttpRulesWithoutProxy,
-    L2Reachability, LogRate, LogSeverity, MarkMask, NatExclusions, OptionalParameter, RouteSource,
-    SourceSpoofing, read,
+    ClientAuth, ClusterRoutes, DscpMark, FirstRouteTable, FlowEvaluation, FlowOffload, HealthTimeouts,
+    HttpRulesWithoutProxy, L2Reachability, LogRate, LogSeverity, MarkMask, NatExclusions, OptionalParameter,
+    RouteSource, SourceSpoofing, read,
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,6 +70,9 @@ values! {
     external_nodes_list "externalNodesList" Vec<IpNet>, Live "0.1.0";
     failsafe_inbound_host_ports "failsafeInboundHostPorts" Vec<FailsafePort>, Live "0.1.0";
     failsafe_outbound_host_ports "failsafeOutboundHostPorts" Vec<FailsafePort>, Live "0.1.0";
+    flow_logs_goldmane_server "flowLogsGoldmaneServer" String, Live "0.2.0";
+    flow_logs_local_reporter "flowLogsLocalReporter" bool, Live "0.2.0";
+    flow_logs_policy_evaluation_mode "flowLogsPolicyEvaluationMode" FlowEvaluation, Live "0.2.0";
     floating_ips "floatingIPs" bool, Live "0.2.0";
     health_enabled "healthEnabled" bool, Live "0.1.0";
     health_host "healthHost" String, Live "0.1.0";
