@@ -1,0 +1,661 @@
+//! Turns events of the kernel into flows.
+
+use super::book::AddressBook;
+use super::decision::{EvaluatedFlow, SIDES, SideHits, is_identified, side_action};
+use super::ends::{FlowEnd, FlowService, NO_NAME, name_protocol};
+use super::table::{ConnectionTable, FlowTemplate, KeyEntry, KeyTable, LiveConnection};
+use super::view::{FlowQuestion, KnownPlace, PolicyView, build_trace};
+use crate::proto::{Action, Flow, FlowKey, PolicyHit, Reporter};
+use crate::ring::FOLDED_NAME;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tortie_plan::PolicyDirection;
+use tortie_plan::evaluate::Packet;
+use tortie_plan::flow::{
+    ConnectionOutcome, ConnectionRecord, FlowCounters, FlowDecision, FlowEvent, FlowLoss, FlowOpening,
+    FlowTuple,
+};
+
+/// Time for the policy that the kernel used to arrive here, if the one here decides differently.
+const SETTLE_SECONDS: i64 = 10;
+/// Time after the last event of a key after which it is forgotten. The kernel lists live connections more often.
+const KEY_LIFETIME_SECONDS: i64 = 300;
+/// Interval between searches for expired keys.
+const SWEEP_SECONDS: i64 = 15;
+
+/// Limits of what is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderLimits {
+    /// Estimated memory of keys and their records.
+    pub max_key_bytes: usize,
+    pub max_connections: usize,
+}
+
+impl Default for RecorderLimits {
+    fn default() -> Self {
+        RecorderLimits { max_key_bytes: 16 << 20, max_connections: 65_536 }
+    }
+}
+
+/// Counters since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecorderStats {
+    pub events: u64,
+    /// New connections and denied packets that were recorded.
+    pub allowed: u64,
+    pub denied: u64,
+    /// Those of them that the kernel only counted, without their key.
+    pub other_allowed: u64,
+    pub other_denied: u64,
+    /// Flows for which the evaluation agreed with the kernel, or did not.
+    pub agreements: u64,
+    pub disagreements: u64,
+    /// The last disagreement.
+    pub last_disagreement: Option<String>,
+    /// Keys whose rule the kernel could not tell.
+    pub unidentified: u64,
+    /// Ended connections by outcome.
+    pub established: u64,
+    pub refused: u64,
+    pub unanswered: u64,
+    /// Connections whose opening is not known.
+    pub unjoined: u64,
+    /// Keys and connections that were not remembered because of the limits.
+    pub forgotten_keys: u64,
+    pub forgotten_connections: u64,
+    /// Events that were lost, by the part that lost them.
+    pub lost_openings: u64,
+    pub lost_endings: u64,
+    pub lost_receiver: u64,
+    pub lost_reads: u64,
+}
+
+/// Turns events of the kernel into flows.
+#[derive(Debug)]
+pub struct FlowRecorder {
+    limits: RecorderLimits,
+    /// Connections that were opened before this time have counters from before.
+    started: i64,
+    keys: KeyTable,
+    connections: ConnectionTable,
+    stats: RecorderStats,
+    last_sweep: i64,
+    /// The revision at which waiting keys were last evaluated.
+    settled_revision: u64,
+    waiting: usize,
+}
+
+/// Counters of one flow that an event adds, from the side that opened the connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct AddedCounters {
+    started: u64,
+    completed: u64,
+    live: u64,
+    denied_packets: u64,
+    sent: FlowCounters,
+    received: FlowCounters,
+}
+
+/// What an event says about a key of the kernel.
+struct KeyFacts<'a> {
+    tuple: FlowTuple,
+    decision: &'a FlowDecision,
+    connection: Option<ConnectionTupleRef<'a>>,
+    path: Option<(KnownPlace, KnownPlace)>,
+}
+
+type ConnectionTupleRef<'a> = &'a tortie_plan::flow::ConnectionTuple;
+
+impl FlowRecorder {
+    /// Creates a recorder at a time in seconds since 1970.
+    pub fn new(limits: RecorderLimits, now: i64) -> FlowRecorder {
+        FlowRecorder {
+            limits,
+            started: now,
+            keys: KeyTable::default(),
+            connections: ConnectionTable::default(),
+            stats: RecorderStats::default(),
+            last_sweep: now,
+            settled_revision: 0,
+            waiting: 0,
+        }
+    }
+
+    pub fn stats(&self) -> &RecorderStats {
+        &self.stats
+    }
+
+    /// Returns the numbers of keys and of live connections that are remembered, and the estimated memory.
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        let bytes = self.keys.bytes() + self.connections.len() * size_of::<LiveConnection>() * 3;
+        (self.keys.len(), self.connections.len(), bytes)
+    }
+
+    /// Adds the addresses that have to be looked up for an event: those of keys without a record. The second set is
+    /// of destinations before DNAT.
+    pub fn list_addresses(
+        &self,
+        event: &FlowEvent,
+        objects: &mut BTreeSet<IpAddr>,
+        services: &mut BTreeSet<IpAddr>,
+    ) {
+        let (tuple, decision, connection) = match event {
+            FlowEvent::Opened(opening) | FlowEvent::Denied(opening) => {
+                (opening.key.tuple, &opening.key.decision, Some(&opening.connection))
+            }
+            FlowEvent::Counted { key, .. } => (key.tuple, &key.decision, None),
+            FlowEvent::Live(ConnectionRecord { connection, decision: Some(decision), .. }) => {
+                (connection.flow, decision, Some(connection))
+            }
+            _ => return,
+        };
+        if self.keys.has(&tuple, decision) {
+            return;
+        }
+        objects.extend([tuple.source, tuple.destination]);
+        services.extend(
+            connection.and_then(|connection| connection.original_destination).map(|(address, _)| address),
+        );
+    }
+
+    /// Handles an event. Flows with what it adds are appended to `out`.
+    pub fn handle(
+        &mut self,
+        event: &FlowEvent,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        self.stats.events += 1;
+        match event {
+            FlowEvent::Opened(opening) | FlowEvent::Denied(opening) => {
+                self.open(opening, view, book, now, out)
+            }
+            FlowEvent::Counted { key, count, .. } => {
+                let facts =
+                    KeyFacts { tuple: key.tuple, decision: &key.decision, connection: None, path: None };
+                let known = self.keys.find(&key.tuple, &key.decision);
+                let credited = known.map_or(0, |entry| std::mem::take(&mut entry.credited));
+                if let Some(entry) = self.keys.find(&key.tuple, &key.decision) {
+                    entry.credited = credited.saturating_sub(*count);
+                }
+                self.count(&facts, count.saturating_sub(credited), view, book, now, out);
+            }
+            FlowEvent::Other { allowed, count } => {
+                let counter =
+                    if *allowed { &mut self.stats.other_allowed } else { &mut self.stats.other_denied };
+                *counter += count;
+                self.count_totals(*allowed, *count);
+                out.push(other_flow(*allowed, count_added(*allowed, *count), now));
+            }
+            FlowEvent::Ended(record) => self.end(record, view, now, out),
+            FlowEvent::Live(record) => self.follow(record, view, book, now, out),
+            FlowEvent::LiveComplete { .. } => {
+                for (connection, live) in self.connections.finish_round() {
+                    let added = AddedCounters { completed: 1, ..AddedCounters::default() };
+                    self.add_to_connection(&connection, live.key, added, now, out);
+                }
+            }
+            FlowEvent::Lost { loss, events } => {
+                let counter = match loss {
+                    FlowLoss::Openings => &mut self.stats.lost_openings,
+                    FlowLoss::Endings => &mut self.stats.lost_endings,
+                    FlowLoss::Receiver => &mut self.stats.lost_receiver,
+                    FlowLoss::Read => &mut self.stats.lost_reads,
+                };
+                *counter += events;
+            }
+        }
+    }
+
+    /// Decides about keys that wait for the policy that the kernel used, and forgets keys that are no longer used. To be
+    /// called about once a second.
+    pub fn tick(&mut self, view: &PolicyView<'_>, book: &AddressBook, now: i64, out: &mut Vec<Flow>) {
+        if self.waiting > 0 {
+            let is_new = view.revision != self.settled_revision;
+            self.settled_revision = view.revision;
+            for (tuple, id) in self.keys.waiting() {
+                self.settle(tuple, id, is_new, view, book, now, out);
+            }
+        }
+        if now >= self.last_sweep + SWEEP_SECONDS {
+            self.last_sweep = now;
+            self.keys.expire(now - KEY_LIFETIME_SECONDS);
+        }
+    }
+
+    /// Returns the addresses of keys that wait, whose records are made later.
+    pub fn list_waiting_addresses(&self, objects: &mut BTreeSet<IpAddr>) {
+        if self.waiting > 0 {
+            objects
+                .extend(self.keys.waiting().iter().flat_map(|(tuple, _)| [tuple.source, tuple.destination]));
+        }
+    }
+
+    fn open(
+        &mut self,
+        opening: &FlowOpening,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        let path = (
+            KnownPlace::new(opening.in_interface.as_deref()),
+            KnownPlace::new(opening.out_interface.as_deref()),
+        );
+        let facts = KeyFacts {
+            tuple: opening.key.tuple,
+            decision: &opening.key.decision,
+            connection: Some(&opening.connection),
+            path: Some(path),
+        };
+        self.count(&facts, 1, view, book, now, out);
+        if let Some(entry) = self.keys.find(&opening.key.tuple, &opening.key.decision) {
+            entry.credited += 1;
+        }
+    }
+
+    /// Counts new connections or denied packets of a key.
+    fn count(
+        &mut self,
+        facts: &KeyFacts<'_>,
+        count: u64,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        let Some(id) = self.find_or_insert(facts, view, book, now) else {
+            // The first packet is counted again with the next count of the kernel.
+            if facts.path.is_none() {
+                self.count_totals(facts.decision.allowed, count);
+                let allowed = facts.decision.allowed;
+                out.push(other_flow(allowed, count_added(allowed, count), now));
+            }
+            return;
+        };
+        self.count_totals(facts.decision.allowed, count);
+        self.refresh(&facts.tuple, id, view);
+        let Some(entry) = self.keys.find_id(&facts.tuple, id) else { return };
+        entry.seen = now;
+        if entry.waiting_since.is_some() {
+            entry.waiting += count;
+            return;
+        }
+        if count > 0 {
+            emit(entry, &count_added(entry.decision.allowed, count), now, out);
+        }
+    }
+
+    fn count_totals(&mut self, allowed: bool, count: u64) {
+        *(if allowed { &mut self.stats.allowed } else { &mut self.stats.denied }) += count;
+    }
+
+    /// Returns the key, which is added if it is new. Returns `None` if there is no room.
+    fn find_or_insert(
+        &mut self,
+        facts: &KeyFacts<'_>,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+    ) -> Option<u64> {
+        if let Some(entry) = self.keys.find(&facts.tuple, facts.decision) {
+            if entry.path.is_none() {
+                entry.path = facts.path.clone();
+            }
+            if entry.connection.is_none() {
+                entry.connection = facts.connection.copied();
+            }
+            return Some(entry.id);
+        }
+        if self.keys.bytes() >= self.limits.max_key_bytes {
+            self.stats.forgotten_keys += 1;
+            return None;
+        }
+        let mut entry = KeyEntry::new(facts.decision.clone(), now);
+        entry.connection = facts.connection.copied();
+        entry.path = facts.path.clone();
+        if !is_identified(facts.decision) {
+            self.stats.unidentified += 1;
+        }
+        let evaluated = view.evaluate(&ask(&facts.tuple, &entry));
+        if evaluated.agrees_with(facts.decision) {
+            self.stats.agreements += 1;
+            entry.records = build_records(&facts.tuple, &entry, &evaluated, view, book);
+            entry.revision = view.revision;
+        } else {
+            entry.waiting_since = Some(now);
+            self.waiting += 1;
+        }
+        Some(self.keys.insert(facts.tuple, entry))
+    }
+
+    /// Evaluates a waiting key again if policy has changed, and describes it with what the kernel told when the time is up.
+    fn settle(
+        &mut self,
+        tuple: FlowTuple,
+        id: u64,
+        is_new: bool,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        let Some(entry) = self.keys.find_id(&tuple, id) else { return };
+        let is_late = entry.waiting_since.is_some_and(|since| now >= since + SETTLE_SECONDS);
+        if !is_new && !is_late {
+            return;
+        }
+        let evaluated = view.evaluate(&ask(&tuple, entry));
+        let agrees = evaluated.agrees_with(&entry.decision);
+        if !agrees && !is_late {
+            return;
+        }
+        let records = if agrees {
+            self.stats.agreements += 1;
+            build_records(&tuple, entry, &evaluated, view, book)
+        } else {
+            self.stats.disagreements += 1;
+            self.stats.last_disagreement = Some(describe_disagreement(&tuple, entry, &evaluated));
+            let hits = SideHits::of_kernel(&entry.decision, view.plan());
+            build_records(&tuple, entry, &EvaluatedFlow { hits, ..evaluated }, view, book)
+        };
+        self.waiting -= 1;
+        self.keys.set_records(&tuple, id, records, view.revision);
+        let Some(entry) = self.keys.find_id(&tuple, id) else { return };
+        entry.waiting_since = None;
+        let count = std::mem::take(&mut entry.waiting);
+        if count > 0 {
+            emit(entry, &count_added(entry.decision.allowed, count), now, out);
+        }
+    }
+
+    /// Updates the traces of a key if policy has changed since they were made. The ends stay as they were at the opening.
+    /// Existing connections keep their verdict, so enforced hits are replaced only if they lead to the same decision.
+    fn refresh(&mut self, tuple: &FlowTuple, id: u64, view: &PolicyView<'_>) {
+        let Some(entry) = self.keys.find_id(tuple, id) else { return };
+        if entry.revision == view.revision || entry.waiting_since.is_some() {
+            return;
+        }
+        let question = ask(tuple, entry);
+        let evaluated = view.evaluate(&question);
+        let agrees = evaluated.agrees_with(&entry.decision);
+        let pending = view.evaluate_pending(&question, &evaluated.hits);
+        let mut records = entry.records.clone();
+        for (record, side) in records.iter_mut().zip(SIDES) {
+            let Some(known) = record else { continue };
+            let old = known.key.policies.clone().unwrap_or_default();
+            let enforced: &[PolicyHit] =
+                if agrees { evaluated.hits.of(side) } else { &old.enforced_policies };
+            let policies = build_trace(enforced, pending.of(side));
+            if policies != old {
+                let mut template = (**known).clone();
+                template.key.policies = Some(policies);
+                *record = Some(Arc::new(template));
+            }
+        }
+        self.keys.set_records(tuple, id, records, view.revision);
+    }
+
+    /// Adds what a live connection has transferred since it was last listed.
+    fn follow(
+        &mut self,
+        record: &ConnectionRecord,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        let connection = record.connection;
+        let round = self.connections.round();
+        if let Some(live) = self.connections.get_mut(&connection) {
+            let sent = subtract(record.sent, std::mem::replace(&mut live.sent, record.sent));
+            let received = subtract(record.received, std::mem::replace(&mut live.received, record.received));
+            live.round = round;
+            let key = live.key;
+            if let Some(id) = key {
+                self.refresh(&connection.flow, id, view);
+            }
+            let added = AddedCounters { live: 1, sent, received, ..AddedCounters::default() };
+            return self.add_to_connection(&connection, key, added, now, out);
+        }
+        if self.connections.len() >= self.limits.max_connections {
+            // Its counters are recorded when it ends.
+            self.stats.forgotten_connections += 1;
+            return;
+        }
+        let key = match &record.decision {
+            Some(decision) => {
+                let facts =
+                    KeyFacts { tuple: connection.flow, decision, connection: Some(&connection), path: None };
+                self.find_or_insert(&facts, view, book, now)
+            }
+            None => self.keys.find_connection(&connection).map(|entry| entry.id),
+        };
+        let live = LiveConnection { key, sent: record.sent, received: record.received, round };
+        self.connections.insert(connection, live);
+        let mut added = AddedCounters { live: 1, ..AddedCounters::default() };
+        if !self.is_older(record) {
+            (added.sent, added.received) = (record.sent, record.received);
+        }
+        if let Some(id) = key {
+            self.refresh(&connection.flow, id, view);
+        }
+        self.add_to_connection(&connection, key, added, now, out);
+    }
+
+    /// Adds the rest of a connection that has ended.
+    fn end(&mut self, record: &ConnectionRecord, view: &PolicyView<'_>, now: i64, out: &mut Vec<Flow>) {
+        match record.outcome {
+            Some(ConnectionOutcome::Established) => self.stats.established += 1,
+            Some(ConnectionOutcome::Refused) => self.stats.refused += 1,
+            Some(ConnectionOutcome::Unanswered) => self.stats.unanswered += 1,
+            None => {}
+        }
+        let connection = record.connection;
+        let mut added = AddedCounters { completed: 1, ..AddedCounters::default() };
+        let live = self.connections.remove(&connection);
+        match live {
+            Some(live) => {
+                added.sent = subtract(record.sent, live.sent);
+                added.received = subtract(record.received, live.received);
+            }
+            None if self.is_older(record) => {}
+            None => (added.sent, added.received) = (record.sent, record.received),
+        }
+        let known = live.and_then(|live| live.key);
+        let key = known.or_else(|| self.keys.find_connection(&connection).map(|entry| entry.id));
+        if let Some(id) = key {
+            self.refresh(&connection.flow, id, view);
+        }
+        self.add_to_connection(&connection, key, added, now, out);
+    }
+
+    /// Returns whether a connection has counters from before the start of the recorder.
+    fn is_older(&self, record: &ConnectionRecord) -> bool {
+        record.started.is_some_and(|started| seconds(started) < self.started)
+    }
+
+    fn add_to_connection(
+        &mut self,
+        connection: ConnectionTupleRef<'_>,
+        key: Option<u64>,
+        added: AddedCounters,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
+        let entry = key.and_then(|id| self.keys.find_id(&connection.flow, id));
+        match entry {
+            Some(entry) if entry.waiting_since.is_none() => {
+                entry.seen = now;
+                emit(entry, &added, now, out);
+            }
+            _ => {
+                self.stats.unjoined += 1;
+                out.push(other_flow(true, added, now));
+            }
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Returns the growth of counters. If they have decreased, they are those of another connection with the same tuple.
+fn subtract(new: FlowCounters, old: FlowCounters) -> FlowCounters {
+    if new.packets < old.packets || new.bytes < old.bytes {
+        return new;
+    }
+    FlowCounters { packets: new.packets - old.packets, bytes: new.bytes - old.bytes }
+}
+
+fn ask<'a>(tuple: &FlowTuple, entry: &'a KeyEntry) -> FlowQuestion<'a> {
+    FlowQuestion {
+        tuple: *tuple,
+        connection: entry.connection.as_ref(),
+        path: entry.path.as_ref().map(|(from, to)| (from, to)),
+        kernel: &entry.decision,
+    }
+}
+
+fn count_added(allowed: bool, count: u64) -> AddedCounters {
+    if allowed {
+        AddedCounters { started: count, ..AddedCounters::default() }
+    } else {
+        AddedCounters { denied_packets: count, ..AddedCounters::default() }
+    }
+}
+
+fn clamp(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Appends a flow for each side of a key.
+fn emit(entry: &KeyEntry, added: &AddedCounters, now: i64, out: &mut Vec<Flow>) {
+    for template in entry.records.iter().flatten() {
+        let mut flow = template.start(now);
+        let is_source = template.key.reporter() == Reporter::Src;
+        add_counters(&mut flow, added, is_source);
+        out.push(flow);
+    }
+}
+
+/// Adds counters to a flow, as its local end sees the directions.
+fn add_counters(flow: &mut Flow, added: &AddedCounters, is_source: bool) {
+    let mut sent = added.sent;
+    sent.packets = sent.packets.saturating_add(added.denied_packets);
+    let (out, into) = if is_source { (sent, added.received) } else { (added.received, sent) };
+    flow.packets_out = clamp(out.packets);
+    flow.bytes_out = clamp(out.bytes);
+    flow.packets_in = clamp(into.packets);
+    flow.bytes_in = clamp(into.bytes);
+    flow.num_connections_started = clamp(added.started);
+    flow.num_connections_completed = clamp(added.completed);
+    flow.num_connections_live = clamp(added.live);
+}
+
+/// Returns a flow for everything whose key is not known.
+fn other_flow(allowed: bool, added: AddedCounters, now: i64) -> Flow {
+    let key = FlowKey {
+        source_name: FOLDED_NAME.to_owned(),
+        dest_name: FOLDED_NAME.to_owned(),
+        action: if allowed { Action::Allow } else { Action::Deny }.into(),
+        ..FlowKey::default()
+    };
+    let mut flow = Flow { key: Some(key), start_time: now, end_time: now, ..Flow::default() };
+    add_counters(&mut flow, &added, true);
+    flow
+}
+
+/// Returns the records of the sides that have a decision.
+fn build_records(
+    tuple: &FlowTuple,
+    entry: &KeyEntry,
+    evaluated: &EvaluatedFlow,
+    view: &PolicyView<'_>,
+    book: &AddressBook,
+) -> [Option<Arc<FlowTemplate>>; 2] {
+    let pending = view.evaluate_pending(&ask(tuple, entry), &evaluated.hits);
+    let mut source = FlowEnd::of_address(tuple.source, book);
+    let mut destination = FlowEnd::of_address(tuple.destination, book);
+    if evaluated.host_source {
+        source.make_host(view.host);
+    }
+    if evaluated.host_destination {
+        destination.make_host(view.host);
+    }
+    let service = match &entry.connection {
+        Some(connection) => FlowService::of_connection(connection, book),
+        None => FlowService { namespace: NO_NAME.to_owned(), name: NO_NAME.to_owned(), port: 0 },
+    };
+    let is_icmp = matches!(tuple.protocol, Packet::ICMP | Packet::ICMPV6);
+    let actions = SIDES.map(|side| side_action(&entry.decision, side));
+    let is_sideless = actions.iter().all(Option::is_none);
+    let fallback = if view.is_local(tuple.destination) || evaluated.host_destination {
+        PolicyDirection::Ingress
+    } else {
+        PolicyDirection::Egress
+    };
+    let verdict = if entry.decision.allowed { Action::Allow } else { Action::Deny };
+    let record = |side: PolicyDirection, action: Action| {
+        let reporter = match side {
+            PolicyDirection::Egress => Reporter::Src,
+            PolicyDirection::Ingress => Reporter::Dst,
+        };
+        Arc::new(FlowTemplate {
+            key: FlowKey {
+                source_name: source.name.clone(),
+                source_namespace: source.namespace.clone(),
+                source_type: source.kind.into(),
+                dest_name: destination.name.clone(),
+                dest_namespace: destination.namespace.clone(),
+                dest_type: destination.kind.into(),
+                dest_port: if is_icmp { 0 } else { tuple.destination_port.into() },
+                dest_service_name: service.name.clone(),
+                dest_service_namespace: service.namespace.clone(),
+                dest_service_port_name: NO_NAME.to_owned(),
+                dest_service_port: service.port.into(),
+                proto: name_protocol(tuple.protocol),
+                reporter: reporter.into(),
+                action: action.into(),
+                policies: Some(build_trace(evaluated.hits.of(side), pending.of(side))),
+            },
+            source_labels: source.labels.clone(),
+            dest_labels: destination.labels.clone(),
+        })
+    };
+    let mut records = [None, None];
+    for ((slot, side), action) in records.iter_mut().zip(SIDES).zip(actions) {
+        let action = action.or_else(|| (is_sideless && side == fallback).then_some(verdict));
+        *slot = action.map(|action| record(side, action));
+    }
+    records
+}
+
+fn describe_disagreement(tuple: &FlowTuple, entry: &KeyEntry, evaluated: &EvaluatedFlow) -> String {
+    let FlowTuple { source, destination, protocol, destination_port } = tuple;
+    let protocol = name_protocol(*protocol);
+    let describe = |decision: &FlowDecision| {
+        let causes = [
+            ("host ingress", &decision.host_ingress),
+            ("egress", &decision.egress),
+            ("ingress", &decision.ingress),
+            ("host egress", &decision.host_egress),
+        ];
+        let causes =
+            causes.into_iter().filter_map(|(place, cause)| Some(format!("{place}: {}", cause.as_ref()?)));
+        let verdict = if decision.allowed { "allowed" } else { "denied" };
+        format!("{verdict} ({})", causes.collect::<Vec<_>>().join(", "))
+    };
+    format!(
+        "{source} to {destination} {protocol}/{destination_port}: the kernel {}, the evaluation {}",
+        describe(&entry.decision),
+        describe(&evaluated.decision)
+    )
+}
