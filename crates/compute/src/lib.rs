@@ -29,9 +29,10 @@ pub use engine::{ObjectCounts, POLICY_KINDS, PlanCompute};
 pub use floating::{FloatingRefusal, MAX_FLOATING_IPS};
 pub use interests::cluster_interests;
 pub use parameters::{
-    ClientAuth, ClusterRoutes, FirstRouteTable, FlowOffload, L2Reachability, LogRate, LogSeverity,
-    NatExclusions, NodeParameters, OWN_PARAMETERS, OptionalParameter, ParameterEffect, ParameterEnvironment,
-    ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values, describe_parameter,
+    ClientAuth, ClusterRoutes, FirstRouteTable, FlowEvaluation, FlowOffload, L2Reachability, LogRate,
+    LogSeverity, NatExclusions, NodeParameters, OWN_PARAMETERS, OptionalParameter, ParameterEffect,
+    ParameterEnvironment, ParameterSource, ResolvedParameter, RouteSource, SourceSpoofing, Values,
+    describe_parameter,
 };
 pub use policy::EvaluationCounts;
 pub use routes::{MissingBgpRoutes, UnroutedPool};
