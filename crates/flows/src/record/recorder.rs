@@ -227,6 +227,22 @@ impl FlowRecorder {
         }
     }
 
+    /// Updates the traces of all live connections after a change of policy. Appends a flow without counters for each that has
+    /// changed, so that readers see the new pending verdict before the next report of the connection.
+    pub fn reevaluate(&mut self, view: &PolicyView<'_>, now: i64, out: &mut Vec<Flow>) {
+        for (tuple, id) in self.connections.list_keys() {
+            let Some(before) = self.keys.find_id(&tuple, id).map(|entry| entry.records.clone()) else {
+                continue;
+            };
+            self.refresh(&tuple, id, view);
+            if let Some(entry) = self.keys.find_id(&tuple, id)
+                && entry.records != before
+            {
+                emit(entry, &AddedCounters::default(), now, out);
+            }
+        }
+    }
+
     /// Returns the addresses of keys that wait, whose records are made later.
     pub fn list_waiting_addresses(&self, objects: &mut BTreeSet<IpAddr>) {
         if self.waiting > 0 {

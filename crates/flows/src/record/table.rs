@@ -4,7 +4,7 @@
 use super::view::KnownPlace;
 use crate::proto::{Flow, FlowKey};
 use prost::Message;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use tortie_plan::flow::{ConnectionTuple, FlowCounters, FlowDecision, FlowTuple};
 
@@ -223,6 +223,11 @@ pub struct ConnectionTable {
 impl ConnectionTable {
     pub fn len(&self) -> usize {
         self.live.len()
+    }
+
+    /// Returns the keys of all connections, each once.
+    pub fn list_keys(&self) -> BTreeSet<(FlowTuple, u64)> {
+        self.live.iter().filter_map(|(connection, live)| Some((connection.flow, live.key?))).collect()
     }
 
     pub fn round(&self) -> u64 {

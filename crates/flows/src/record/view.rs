@@ -69,6 +69,11 @@ impl<'p> PolicyView<'p> {
         self.enforced.plan()
     }
 
+    /// Returns whether pending verdicts can differ from those in force.
+    pub fn has_staged(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Returns whether a workload of this node has the address.
     pub fn is_local(&self, address: IpAddr) -> bool {
         self.interfaces.contains_key(&address)

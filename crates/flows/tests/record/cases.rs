@@ -113,6 +113,11 @@ fn staged_policies_make_a_pending_verdict() {
     let before = node.handle(&live(&key, 4000, 10, 10));
     assert_eq!(describe_hits(of_side(&before, Dst), true), ["Profile kns.shop Allow 0"]);
     node.set_policies(&[("snp/shop/next", &[to_port(RuleAction::Deny, 80)])]);
+    let changed = node.reevaluate();
+    let flow = of_side(&changed, Dst);
+    assert_eq!(describe_hits(flow, true), ["StagedNetworkPolicy next Deny 0"]);
+    assert_eq!((flow.packets_in, flow.num_connections_live, flow.num_connections_started), (0, 0, 0));
+    assert_eq!(node.reevaluate(), [], "nothing has changed since");
     let after = node.handle(&live(&key, 4000, 12, 10));
     let flow = of_side(&after, Dst);
     assert_eq!((action(flow), flow.packets_in), (Action::Allow, 2));

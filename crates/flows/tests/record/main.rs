@@ -118,6 +118,12 @@ impl TestNode {
         out
     }
 
+    pub fn reevaluate(&mut self) -> Vec<Flow> {
+        let (mut out, now) = (Vec::new(), self.now);
+        self.with_view(|recorder, view, _| recorder.reevaluate(view, now, &mut out));
+        out
+    }
+
     /// Returns the addresses that the recorder wants to know for an event.
     pub fn wanted(&self, event: &FlowEvent) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let (mut objects, mut services) = Default::default();
