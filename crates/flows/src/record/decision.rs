@@ -234,6 +234,10 @@ impl<'p> TraceReader<'p> {
 
     fn decide(&mut self, allowed: bool, cause: &VerdictCause<'p>) {
         let Some(cause) = own_cause(cause, self.direction) else { return };
+        // The kernel records these at the destination.
+        if matches!(cause, FlowCause::HostToWorkload | FlowCause::ClosedHost) {
+            self.begin(PolicyDirection::Ingress, DecisionPlace::Ingress);
+        }
         if !matches!(cause, FlowCause::Rule(_) | FlowCause::TierEnd { .. }) {
             self.push(other_hit(&cause, allowed));
         }

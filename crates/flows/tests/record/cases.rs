@@ -177,6 +177,22 @@ fn verdicts_without_a_rule_are_named() {
 }
 
 #[test]
+fn the_host_reaches_its_workloads() {
+    let mut node = TestNode::new();
+    let decision =
+        FlowDecision { allowed: true, ingress: Some(FlowCause::HostToWorkload), ..FlowDecision::default() };
+    let key = key("192.168.0.1", B, 80, decision);
+    let FlowEvent::Opened(mut opening) = first_packet(&key, 4000) else { unreachable!() };
+    opening.in_interface = None;
+    let flows = node.handle(&FlowEvent::Opened(opening));
+    assert_eq!(flows.len(), 1);
+    assert_eq!(describe_hits(of_side(&flows, Dst), false), ["KindUnspecified host to its workload Allow -1"]);
+    let counted = node.handle(&counted(&key, 3));
+    assert_eq!(of_side(&counted, Dst).num_connections_started, 2);
+    assert_eq!(node.recorder.stats().disagreements, 0);
+}
+
+#[test]
 fn network_sets_and_icmp_are_described() {
     let mut node = TestNode::new();
     let identity = AddressIdentity {
