@@ -28,7 +28,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Interval between checks for complete buckets.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the pusher has done, for status pages.
+/// State of a pusher, for status pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PushState {
     pub connected: bool,

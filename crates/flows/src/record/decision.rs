@@ -141,7 +141,7 @@ impl EvaluatedFlow {
         reader.flow
     }
 
-    /// Returns whether the kernel decided like the evaluation, as far as the kernel tells.
+    /// Returns whether the decisions that the kernel identifies equal those of the evaluation.
     pub fn agrees_with(&self, kernel: &FlowDecision) -> bool {
         let same = |(kernel, evaluated): (&Option<FlowCause>, &Option<FlowCause>)| match kernel {
             Some(cause) if is_policy_cause(cause) => evaluated.as_ref() == Some(cause),

@@ -9,7 +9,7 @@ use tortie_plan::flow::ConnectionTuple;
 /// Names of addresses that belong to no object of the cluster.
 const PUBLIC_NAME: &str = "pub";
 const PRIVATE_NAME: &str = "pvt";
-/// Stands for a namespace or a service that there is not.
+/// Text of a missing namespace or service.
 pub const NO_NAME: &str = "-";
 
 /// One end of a flow.

@@ -6,6 +6,7 @@ mod decision;
 mod ends;
 mod hits;
 mod recorder;
+mod records;
 mod table;
 mod view;
 

@@ -1,18 +1,17 @@
 //! Turns events of the kernel into flows.
 
 use super::book::AddressBook;
-use super::decision::{EvaluatedFlow, SIDES, SideHits, is_identified, side_action};
-use super::ends::{FlowEnd, FlowService, NO_NAME, name_protocol};
-use super::table::{ConnectionTable, FlowTemplate, KeyEntry, KeyTable, LiveConnection};
-use super::view::{FlowQuestion, KnownPlace, PolicyView, build_trace};
-use crate::proto::{Action, Flow, FlowKey, PolicyHit, Reporter};
-use crate::ring::FOLDED_NAME;
+use super::decision::{EvaluatedFlow, SIDES, SideHits, is_identified};
+use super::records::{
+    AddedCounters, ask, build_records, count_added, describe_disagreement, emit, other_flow,
+};
+use super::table::{ConnectionTable, KeyEntry, KeyTable, LiveConnection};
+use super::view::{KnownPlace, PolicyView, build_trace};
+use crate::proto::{Flow, PolicyHit};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-use tortie_plan::PolicyDirection;
-use tortie_plan::evaluate::Packet;
+use std::time::UNIX_EPOCH;
 use tortie_plan::flow::{
     ConnectionOutcome, ConnectionRecord, FlowCounters, FlowDecision, FlowEvent, FlowLoss, FlowOpening,
     FlowTuple,
@@ -25,7 +24,7 @@ const KEY_LIFETIME_SECONDS: i64 = 300;
 /// Interval between searches for expired keys.
 const SWEEP_SECONDS: i64 = 15;
 
-/// Limits of what is remembered.
+/// Limits of the memory of a recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderLimits {
     /// Estimated memory of keys and their records.
@@ -54,7 +53,7 @@ pub struct RecorderStats {
     pub disagreements: u64,
     /// The last disagreement.
     pub last_disagreement: Option<String>,
-    /// Keys whose rule the kernel could not tell.
+    /// Keys without an identity of a known rule.
     pub unidentified: u64,
     /// Ended connections by outcome.
     pub established: u64,
@@ -87,18 +86,7 @@ pub struct FlowRecorder {
     waiting: usize,
 }
 
-/// Counters of one flow that an event adds, from the side that opened the connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct AddedCounters {
-    started: u64,
-    completed: u64,
-    live: u64,
-    denied_packets: u64,
-    sent: FlowCounters,
-    received: FlowCounters,
-}
-
-/// What an event says about a key of the kernel.
+/// The fields of an event that concern a key of the kernel.
 struct KeyFacts<'a> {
     tuple: FlowTuple,
     decision: &'a FlowDecision,
@@ -160,7 +148,7 @@ impl FlowRecorder {
         );
     }
 
-    /// Handles an event. Flows with what it adds are appended to `out`.
+    /// Handles an event. Appends flows with its counters to `out`.
     pub fn handle(
         &mut self,
         event: &FlowEvent,
@@ -350,7 +338,7 @@ impl FlowRecorder {
         Some(self.keys.insert(facts.tuple, entry))
     }
 
-    /// Evaluates a waiting key again if policy has changed, and describes it with what the kernel told when the time is up.
+    /// Evaluates a waiting key again if policy has changed. After the timeout, the record has the rule of the kernel alone.
     fn settle(
         &mut self,
         tuple: FlowTuple,
@@ -417,7 +405,7 @@ impl FlowRecorder {
         self.keys.set_records(tuple, id, records, view.revision);
     }
 
-    /// Adds what a live connection has transferred since it was last listed.
+    /// Adds the packets and bytes of a live connection since its last report.
     fn follow(
         &mut self,
         record: &ConnectionRecord,
@@ -493,7 +481,10 @@ impl FlowRecorder {
 
     /// Returns whether a connection has counters from before the start of the recorder.
     fn is_older(&self, record: &ConnectionRecord) -> bool {
-        record.started.is_some_and(|started| seconds(started) < self.started)
+        let begun = |seconds: u64| i64::try_from(seconds).is_ok_and(|seconds| seconds < self.started);
+        record
+            .started
+            .is_some_and(|started| begun(started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()))
     }
 
     fn add_to_connection(
@@ -518,160 +509,10 @@ impl FlowRecorder {
     }
 }
 
-fn seconds(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
 /// Returns the growth of counters. If they have decreased, they are those of another connection with the same tuple.
 fn subtract(new: FlowCounters, old: FlowCounters) -> FlowCounters {
     if new.packets < old.packets || new.bytes < old.bytes {
         return new;
     }
     FlowCounters { packets: new.packets - old.packets, bytes: new.bytes - old.bytes }
-}
-
-fn ask<'a>(tuple: &FlowTuple, entry: &'a KeyEntry) -> FlowQuestion<'a> {
-    FlowQuestion {
-        tuple: *tuple,
-        connection: entry.connection.as_ref(),
-        path: entry.path.as_ref().map(|(from, to)| (from, to)),
-        kernel: &entry.decision,
-    }
-}
-
-fn count_added(allowed: bool, count: u64) -> AddedCounters {
-    if allowed {
-        AddedCounters { started: count, ..AddedCounters::default() }
-    } else {
-        AddedCounters { denied_packets: count, ..AddedCounters::default() }
-    }
-}
-
-fn clamp(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// Appends a flow for each side of a key.
-fn emit(entry: &KeyEntry, added: &AddedCounters, now: i64, out: &mut Vec<Flow>) {
-    for template in entry.records.iter().flatten() {
-        let mut flow = template.start(now);
-        let is_source = template.key.reporter() == Reporter::Src;
-        add_counters(&mut flow, added, is_source);
-        out.push(flow);
-    }
-}
-
-/// Adds counters to a flow, as its local end sees the directions.
-fn add_counters(flow: &mut Flow, added: &AddedCounters, is_source: bool) {
-    let mut sent = added.sent;
-    sent.packets = sent.packets.saturating_add(added.denied_packets);
-    let (out, into) = if is_source { (sent, added.received) } else { (added.received, sent) };
-    flow.packets_out = clamp(out.packets);
-    flow.bytes_out = clamp(out.bytes);
-    flow.packets_in = clamp(into.packets);
-    flow.bytes_in = clamp(into.bytes);
-    flow.num_connections_started = clamp(added.started);
-    flow.num_connections_completed = clamp(added.completed);
-    flow.num_connections_live = clamp(added.live);
-}
-
-/// Returns a flow for everything whose key is not known.
-fn other_flow(allowed: bool, added: AddedCounters, now: i64) -> Flow {
-    let key = FlowKey {
-        source_name: FOLDED_NAME.to_owned(),
-        dest_name: FOLDED_NAME.to_owned(),
-        action: if allowed { Action::Allow } else { Action::Deny }.into(),
-        ..FlowKey::default()
-    };
-    let mut flow = Flow { key: Some(key), start_time: now, end_time: now, ..Flow::default() };
-    add_counters(&mut flow, &added, true);
-    flow
-}
-
-/// Returns the records of the sides that have a decision.
-fn build_records(
-    tuple: &FlowTuple,
-    entry: &KeyEntry,
-    evaluated: &EvaluatedFlow,
-    view: &PolicyView<'_>,
-    book: &AddressBook,
-) -> [Option<Arc<FlowTemplate>>; 2] {
-    let pending = view.evaluate_pending(&ask(tuple, entry), &evaluated.hits);
-    let mut source = FlowEnd::of_address(tuple.source, book);
-    let mut destination = FlowEnd::of_address(tuple.destination, book);
-    if evaluated.host_source {
-        source.make_host(view.host);
-    }
-    if evaluated.host_destination {
-        destination.make_host(view.host);
-    }
-    let service = match &entry.connection {
-        Some(connection) => FlowService::of_connection(connection, book),
-        None => FlowService { namespace: NO_NAME.to_owned(), name: NO_NAME.to_owned(), port: 0 },
-    };
-    let is_icmp = matches!(tuple.protocol, Packet::ICMP | Packet::ICMPV6);
-    let actions = SIDES.map(|side| side_action(&entry.decision, side));
-    let is_sideless = actions.iter().all(Option::is_none);
-    let fallback = if view.is_local(tuple.destination) || evaluated.host_destination {
-        PolicyDirection::Ingress
-    } else {
-        PolicyDirection::Egress
-    };
-    let verdict = if entry.decision.allowed { Action::Allow } else { Action::Deny };
-    let record = |side: PolicyDirection, action: Action| {
-        let reporter = match side {
-            PolicyDirection::Egress => Reporter::Src,
-            PolicyDirection::Ingress => Reporter::Dst,
-        };
-        Arc::new(FlowTemplate {
-            key: FlowKey {
-                source_name: source.name.clone(),
-                source_namespace: source.namespace.clone(),
-                source_type: source.kind.into(),
-                dest_name: destination.name.clone(),
-                dest_namespace: destination.namespace.clone(),
-                dest_type: destination.kind.into(),
-                dest_port: if is_icmp { 0 } else { tuple.destination_port.into() },
-                dest_service_name: service.name.clone(),
-                dest_service_namespace: service.namespace.clone(),
-                dest_service_port_name: NO_NAME.to_owned(),
-                dest_service_port: service.port.into(),
-                proto: name_protocol(tuple.protocol),
-                reporter: reporter.into(),
-                action: action.into(),
-                policies: Some(build_trace(evaluated.hits.of(side), pending.of(side))),
-            },
-            source_labels: source.labels.clone(),
-            dest_labels: destination.labels.clone(),
-        })
-    };
-    let mut records = [None, None];
-    for ((slot, side), action) in records.iter_mut().zip(SIDES).zip(actions) {
-        let action = action.or_else(|| (is_sideless && side == fallback).then_some(verdict));
-        *slot = action.map(|action| record(side, action));
-    }
-    records
-}
-
-fn describe_disagreement(tuple: &FlowTuple, entry: &KeyEntry, evaluated: &EvaluatedFlow) -> String {
-    let FlowTuple { source, destination, protocol, destination_port } = tuple;
-    let protocol = name_protocol(*protocol);
-    let describe = |decision: &FlowDecision| {
-        let causes = [
-            ("host ingress", &decision.host_ingress),
-            ("egress", &decision.egress),
-            ("ingress", &decision.ingress),
-            ("host egress", &decision.host_egress),
-        ];
-        let causes =
-            causes.into_iter().filter_map(|(place, cause)| Some(format!("{place}: {}", cause.as_ref()?)));
-        let verdict = if decision.allowed { "allowed" } else { "denied" };
-        format!("{verdict} ({})", causes.collect::<Vec<_>>().join(", "))
-    };
-    format!(
-        "{source} to {destination} {protocol}/{destination_port}: the kernel {}, the evaluation {}",
-        describe(&entry.decision),
-        describe(&evaluated.decision)
-    )
 }

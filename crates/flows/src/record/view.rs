@@ -16,7 +16,7 @@ pub struct PolicyView<'p> {
     /// Name of the node.
     pub host: &'p str,
     enforced: NodeEvaluator<'p>,
-    /// With staged policies as if they were enforced; `None` if there are none.
+    /// Evaluates staged policies like enforced ones; `None` without staged policies.
     pending: Option<NodeEvaluator<'p>>,
     /// Whether records have pending traces.
     evaluates_pending: bool,
@@ -24,7 +24,7 @@ pub struct PolicyView<'p> {
     interfaces: HashMap<IpAddr, &'p str>,
 }
 
-/// A place of a packet whose interface the kernel may have told.
+/// Where a packet entered or left the node, as the kernel reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownPlace {
     Host,
@@ -119,8 +119,8 @@ impl<'p> PolicyView<'p> {
         EvaluatedFlow::read(&trace, &verdict, from)
     }
 
-    /// Returns the path that the kernel told, or derives it: local workloads have an interface, and a decision about
-    /// an address that no local workload has is one about the host itself.
+    /// Returns the path that the kernel reported, or derives it: local workloads have an interface, and a decision about
+    /// another address concerns the host itself.
     fn find_path<'a>(&self, question: &FlowQuestion<'a>) -> (PathPlace<'a>, PathPlace<'a>)
     where
         'p: 'a,
@@ -155,7 +155,7 @@ impl KnownPlace {
     }
 }
 
-/// Tells whether the kernel dropped a packet because of its connection state.
+/// Properties of decisions.
 trait DecisionKind {
     fn is_invalid(&self) -> bool;
 }

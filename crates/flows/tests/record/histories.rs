@@ -108,7 +108,7 @@ proptest! {
             }
             prop_assert!(node.recorder.sizes().1 <= 4);
         }
-        // Count what was recorded early, and let waiting keys be decided.
+        // Count the first packets that were recorded early, and wait until all keys are decided.
         for (source, allowed) in credit.into_keys() {
             *(if allowed { &mut expected.allowed } else { &mut expected.denied }) += 1;
             out.extend(node.handle(&counted(&key(&outside(source), B, 80, decision(allowed)), 1)));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tortie_plan::NodePlan;
 
-/// Returns the interfaces that do not lead to workloads, with their addresses. Without host endpoints nobody needs them.
+/// Returns the interfaces that do not lead to workloads, with their addresses. The list is empty without host endpoints.
 pub fn list_host_interfaces(plan: &NodePlan) -> BTreeMap<String, Vec<IpAddr>> {
     if plan.host_endpoints.is_empty() {
         return BTreeMap::new();

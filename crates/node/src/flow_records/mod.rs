@@ -148,7 +148,7 @@ impl FlowRecordTask {
         }
     }
 
-    /// Starts or stops recording as the settings say.
+    /// Starts or stops recording, depending on the settings.
     fn configure(&self, records: &mut Option<ActiveRecords>, parameters: &NodeParameters) {
         if !parameters.records_flows() {
             if records.take().is_some() {

@@ -61,7 +61,7 @@ impl CollectorSender {
         }
     }
 
-    /// Returns what has been sent, if a collector is set.
+    /// Returns the state of the connection, if a collector is set.
     pub fn state(&self) -> Option<PushState> {
         let (_, state) = self.running.as_ref()?;
         Some(state.lock().unwrap_or_else(PoisonError::into_inner).clone())

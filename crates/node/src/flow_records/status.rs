@@ -1,4 +1,4 @@
-//! What the recording of flows has done and what it costs, for `tortie flows status`, health and metrics.
+//! Counters and memory of flow records, for `tortie flows status`, health and metrics.
 
 use serde_json::{Value, json};
 use tortie_flows::record::{FlowRecorder, RecorderStats};

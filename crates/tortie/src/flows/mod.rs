@@ -52,7 +52,7 @@ enum FlowsCommand {
     #[command(after_help = "Example:
   tortie flows follow --verdict denied")]
     Follow(Box<ReadArgs>),
-    /// Show what the node of this host has recorded and lost, and the memory that it needs
+    /// Show counters, losses and memory of the flow records of this host's node
     #[command(after_help = "Example:
   tortie flows status")]
     Status(Box<StatusArgs>),

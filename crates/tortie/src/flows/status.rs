@@ -1,4 +1,4 @@
-//! `tortie flows status`: what the nodes have recorded, lost and need for it.
+//! `tortie flows status`: counters, losses and memory of flow records.
 
 use super::sources::{NodePlace, NodeSourceArgs};
 use clap::{Args, ValueEnum};
