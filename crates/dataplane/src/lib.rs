@@ -7,6 +7,7 @@ mod error;
 mod failure;
 mod faults;
 mod felix;
+mod flow;
 mod host_routes;
 mod host_traffic;
 mod interfaces;
@@ -31,17 +32,18 @@ pub use failure::{AffectedWorkloads, FailureReason, KernelFailure, KernelObject}
 #[cfg(feature = "fault-injection")]
 pub use faults::KernelFaults;
 pub use felix::{MissingGuard, missing_guards};
+pub use flow::{FlowSource, SharedGeneration};
 pub use host_routes::{HostRoute, has_bgp_routes, host_routes};
 pub use host_traffic::free_host_traffic;
 pub use interfaces::{interface_mtus, interface_names};
 pub use mtu::MtuChoice;
 pub use netns::Netns;
-#[doc(hidden)]
-pub use policy::describe_packet;
 pub use policy::{
     CountedStage, CountedVerdict, CounterSubject, EngineStats, LoggedPacket, PolicyStats, RuleCounter,
     follow_log_group, read_counters, remove_policy,
 };
+#[doc(hidden)]
+pub use policy::{describe_flow_message, describe_packet};
 pub use reports::{DataplaneReport, ReportReceiver};
 pub use route_lookup::{HostNextHop, NextHopError, RouteLookup};
 pub use wireguard_keys::WireguardKeys;

@@ -9,6 +9,7 @@ use crate::arrivals::ArrivalListener;
 use crate::error::{DataplaneError, DataplaneResult};
 use crate::failure::KernelFailure;
 use crate::felix::{FelixLeftovers, FelixWatch};
+use crate::flow::SharedGeneration;
 use crate::kernel::{KernelEventStream, RtnetlinkClient};
 use crate::mtu::MtuChoice;
 use crate::netns::Netns;
@@ -25,6 +26,7 @@ use task::{DataplaneEngine, StaleState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tortie_plan::flow::FlowEvent;
 use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate};
 
 const COMMAND_CHANNEL_CAPACITY: usize = 64;
@@ -53,6 +55,8 @@ pub struct DataplaneHandle {
     mtu: watch::Receiver<MtuChoice>,
     engine: JoinHandle<()>,
     turns: Arc<AtomicU64>,
+    flow_events: Option<mpsc::Receiver<FlowEvent>>,
+    generation: SharedGeneration,
 }
 
 impl DataplaneHandle {
@@ -84,9 +88,11 @@ impl DataplaneHandle {
         let felix_watch = FelixWatch::new(host.clone());
         let mut audits = AuditSchedule::default();
         audits.configure(&settings);
-        let policy = policy::open_engine(&host, settings.clone())?;
+        let mut policy = policy::open_engine(&host, settings.clone())?;
         let core = DataplaneCore::new(settings, pattern, rp_filter, kernel.snapshot().await?);
 
+        let flows = policy.flow_source();
+        let (flow_events, generation) = (flows.take_events(), flows.generation());
         let (commands, inbox) = mpsc::channel(COMMAND_CHANNEL_CAPACITY);
         let (mtu, mtu_receiver) = watch::channel(core.mtu());
         let (outbox, reports) = ReportOutbox::new(mtu);
@@ -108,7 +114,8 @@ impl DataplaneHandle {
         };
         let turns = engine.turns.clone();
         let engine = tokio::spawn(engine.run(inbox));
-        Ok((DataplaneHandle { commands, mtu: mtu_receiver, engine, turns }, reports))
+        let handle = DataplaneHandle { commands, mtu: mtu_receiver, engine, turns, flow_events, generation };
+        Ok((handle, reports))
     }
 
     /// Stops the engine and returns when it has stopped. A caller that starts another dataplane must wait for this: an
@@ -143,6 +150,18 @@ impl DataplaneHandle {
         let (done, outcome) = oneshot::channel();
         self.commands.send(DataplaneCommand { change, done }).await.map_err(|_| DataplaneError::Stopped)?;
         outcome.await.map_err(|_| DataplaneError::Stopped)
+    }
+
+    /// Returns the receiver of flow events, once. The settings determine whether there are any; they can change at any
+    /// time.
+    pub fn take_flow_events(&mut self) -> Option<mpsc::Receiver<FlowEvent>> {
+        self.flow_events.take()
+    }
+
+    /// Returns the number of the policy in the kernel: flow events carry it, and it advances before
+    /// [`DataplaneHandle::apply`] and its siblings return.
+    pub fn policy_generation(&self) -> SharedGeneration {
+        self.generation.clone()
     }
 
     /// Returns the counter of the engine's loop iterations: it advances at least once a second unless the engine is

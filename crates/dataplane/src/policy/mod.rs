@@ -12,10 +12,13 @@ pub use denied_flows::DeniedFlows;
 #[doc(hidden)]
 pub use log_group::describe as describe_packet;
 pub use log_group::{LoggedPacket, follow_log_group};
+#[doc(hidden)]
+pub use nft::describe_flow_message;
 pub use nft::{guarded_endpoints, read_counters, remove_host_translation, remove_policy};
 
 use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
+use crate::flow::FlowSource;
 use crate::netns::Netns;
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +144,9 @@ pub trait PolicyEngine: Send + Sync {
     fn host_endpoints(&self) -> BTreeMap<String, Option<Vec<String>>>;
 
     fn stats(&self) -> PolicyStats;
+
+    /// Returns the source of flow records of this engine, which [`PolicyEngine::converge`] starts and stops.
+    fn flow_source(&mut self) -> &mut dyn FlowSource;
 }
 
 /// Opens the policy engine of a namespace. It changes nothing before it has a complete plan.

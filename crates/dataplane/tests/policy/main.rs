@@ -16,6 +16,7 @@ mod encapsulated;
 mod faults;
 mod flips;
 mod flood;
+mod flows;
 mod foreign;
 mod generate;
 mod handover;

@@ -132,6 +132,7 @@ fn describe_element(element: &NftElement, kind: SetType) -> (String, Option<Stri
             (format!("{} . {}", describe_address(first), describe_port(rest)), None)
         }
         SetType::PortChains => (describe_port(&element.key), None),
+        SetType::Flows { .. } => (format!("key of {} bytes", element.key.len()), None),
     }
 }
 

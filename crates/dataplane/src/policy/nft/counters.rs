@@ -60,6 +60,8 @@ fn read_verdict(of: &CounterSubject, expressions: &[u8]) -> CountedVerdict {
             b"immediate" => match verdict_code(expression) {
                 Some(NF_DROP) => verdict = CountedVerdict::Deny,
                 Some(NF_ACCEPT) => verdict = CountedVerdict::Allow,
+                // The packet is recorded before it is denied.
+                Some(wire::NFT_GOTO) => verdict = CountedVerdict::Deny,
                 _ => {}
             },
             _ => {}

@@ -16,6 +16,8 @@ const FIRST_SLOT: u32 = 8;
 /// the first ones that do not overlap an address of either family.
 const FIRST_PORT: u32 = 12;
 const LAST_PORT: u32 = 13;
+/// Conntrack key of labels.
+const LABELS: u32 = 13;
 /// Register that holds the verdict of the rule.
 const VERDICT: u32 = 0;
 /// Syslog level "notice".
@@ -139,9 +141,23 @@ impl<'n> ExpressionWriter<'n> {
     fn load_key(&mut self, fields: &[NftField]) {
         let mut register = key_register(fields);
         for field in fields {
-            self.load(*field, register);
+            match field {
+                NftField::Label => self.load_label(register),
+                _ => self.load(*field, register),
+            }
             register += u32::try_from(slots(*field)).unwrap_or_default();
         }
+    }
+
+    /// Loads the last three words of the label and zero in place of the first one. `nft` before 1.1 crashes when it
+    /// lists a key that contains a label. It tracks only the first register of a value, so it takes the constants that
+    /// are loaded before and after the label for the content of these registers.
+    fn load_label(&mut self, first: u32) {
+        for register in first + 1..first + 4 {
+            self.constant(register, &[0; 4]);
+        }
+        self.load(NftField::Label, first);
+        self.constant(first, &[0; 4]);
     }
 
     fn load(&mut self, field: NftField, register: u32) {
@@ -153,6 +169,9 @@ impl<'n> ExpressionWriter<'n> {
         const OUT_INTERFACE: u32 = 16;
         const INTERFACE: u32 = 1;
         const ADDRESS_TYPE: u32 = 3;
+        // Keys of conntrack.
+        const DESTINATION_PORT: u32 = 12;
+        const ORIGINAL_DIRECTION: u8 = 0;
         let length = u32::try_from(field.length()).unwrap_or_default();
         match field {
             NftField::Source(NftFamily::V4) => self.payload(NETWORK, 12, length, register),
@@ -176,6 +195,17 @@ impl<'n> ExpressionWriter<'n> {
             NftField::OutInterface => self.meta(7, register),
             NftField::Family => self.meta(15, register),
             NftField::Protocol => self.meta(16, register),
+            NftField::Label => self.connection(LABELS, register),
+            NftField::OriginalPort => {
+                let data = NetlinkAttributes::default()
+                    .number(wire::NFTA_CT_KEY, DESTINATION_PORT)
+                    .bytes(wire::NFTA_CT_DIRECTION, &[ORIGINAL_DIRECTION])
+                    .number(wire::NFTA_CT_DREG, register);
+                self.push("ct", data);
+            }
+            NftField::IcmpHead => self.payload(TRANSPORT, 0, length, register),
+            NftField::NoPort => self.constant(register, &[0; 2]),
+            NftField::Constant(label) => self.constant(register, &label.0),
             NftField::Connection => self.connection(0, register),
             NftField::ConnectionStatus => self.connection(2, register),
         }
@@ -280,6 +310,28 @@ impl<'n> ExpressionWriter<'n> {
             NftAction::Log { prefix, rule } => self.log(prefix, rule),
             NftAction::SetMark(bits) => self.mark(!bits, *bits),
             NftAction::ClearMark(bits) => self.mark(!bits, 0),
+            NftAction::SetLabel(label) => {
+                self.constant(REGISTER, &label.0);
+                let data = NetlinkAttributes::default()
+                    .number(wire::NFTA_CT_KEY, LABELS)
+                    .number(wire::NFTA_CT_SREG, REGISTER);
+                self.push("ct", data);
+            }
+            NftAction::AddKey { fields, set } => {
+                const ADD: u32 = 0;
+                self.load_key(fields);
+                let data = NetlinkAttributes::default()
+                    .text(wire::NFTA_DYNSET_SET_NAME, set)
+                    .number(wire::NFTA_DYNSET_OP, ADD)
+                    .number(wire::NFTA_DYNSET_SREG_KEY, key_register(fields));
+                self.push("dynset", data);
+            }
+            NftAction::ReportFlow(prefix) => {
+                let data = NetlinkAttributes::default()
+                    .bytes(wire::NFTA_LOG_GROUP, &super::flow::FLOW_GROUP.to_be_bytes())
+                    .text(wire::NFTA_LOG_PREFIX, prefix);
+                self.push("log", data);
+            }
             NftAction::Untrack => {
                 // This expression has no data attribute.
                 let expression = NetlinkAttributes::default().text(wire::NFTA_EXPR_NAME, "notrack");

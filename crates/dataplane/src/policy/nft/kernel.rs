@@ -225,7 +225,9 @@ impl NftablesClient {
         let seen = self.read_definitions().await.map_err(|error| self.family.error(&error))?;
         let mut elements = BTreeMap::new();
         for (name, kind) in &seen.sets {
-            if let Some(kind) = kind {
+            if let Some(kind) = kind
+                && !kind.is_dynamic()
+            {
                 elements.insert(name.clone(), self.elements(name, *kind).await?);
             }
         }
@@ -385,6 +387,7 @@ fn set_type(set: &SetInfo) -> Option<SetType> {
             SetType::Translations(family),
             SetType::PairTranslations(family),
         ]);
+        all.extend(set.size.map(|size| SetType::Flows { family, size }));
     }
     all.into_iter().find(|kind| {
         let shape = message::set_declaration(*kind);
@@ -405,11 +408,11 @@ pub struct TableEventStream {
 
 impl TableEventStream {
     /// Subscribes to notifications. Changes made through the ports in `own` are filtered out.
-    pub fn open(netns: &Netns, own: [u32; 4]) -> DataplaneResult<TableEventStream> {
+    pub fn open(netns: &Netns, own: &[u32]) -> DataplaneResult<TableEventStream> {
         let socket = netns.netfilter_socket()?;
         let ready = socket
             .set_rcvbuf(EVENT_BUFFER_BYTES)
-            .and_then(|()| socket.attach_filter(&ignore_ports(&own)))
+            .and_then(|()| socket.attach_filter(&ignore_ports(own)))
             .and_then(|()| socket.add_membership(wire::NFNLGRP_NFTABLES));
         ready.map_err(|error| DataplaneError::kernel("events of tables", &error))?;
         Ok(TableEventStream { socket })

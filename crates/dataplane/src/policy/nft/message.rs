@@ -203,6 +203,9 @@ pub(super) fn set_declaration(kind: SetType) -> SetDeclaration {
     if kind.is_map() {
         flags |= wire::NFT_SET_MAP;
     }
+    if kind.is_dynamic() {
+        flags |= wire::NFT_SET_EVAL;
+    }
     SetDeclaration { kind: type_id, length: u32::try_from(length).unwrap_or_default(), flags }
 }
 
@@ -219,6 +222,17 @@ fn set_attributes(name: &str, kind: SetType, id: u32) -> NetlinkAttributes {
         // Declares the keys as host byte order, so that `nft` shows interface names as text.
         let [a, b, c, d] = 1u32.to_ne_bytes();
         set = set.bytes(wire::NFTA_SET_USERDATA, &[0, 4, a, b, c, d]);
+    }
+    if let SetType::Flows { size, .. } = kind {
+        let counter = NetlinkAttributes::default()
+            .bytes(wire::NFTA_COUNTER_BYTES, &[0; 8])
+            .bytes(wire::NFTA_COUNTER_PACKETS, &[0; 8]);
+        let counter = NetlinkAttributes::default()
+            .text(wire::NFTA_EXPR_NAME, "counter")
+            .nest(wire::NFTA_EXPR_DATA, counter);
+        set = set
+            .nest(wire::NFTA_SET_DESC, NetlinkAttributes::default().number(wire::NFTA_SET_DESC_SIZE, size))
+            .nest(wire::NFTA_SET_EXPR, counter);
     }
     if kind.leads_to_chains() {
         set = set.number(wire::NFTA_SET_DATA_TYPE, wire::NFT_DATA_VERDICT);

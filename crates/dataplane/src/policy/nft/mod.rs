@@ -8,6 +8,7 @@ mod blame;
 mod counters;
 mod diff;
 mod expression;
+mod flow;
 pub mod foreign;
 mod guarded;
 mod kernel;
@@ -21,12 +22,16 @@ mod table;
 mod writer;
 
 pub use counters::read_counters;
+#[doc(hidden)]
+pub use flow::describe_flow_message;
 pub use guarded::guarded_endpoints;
 
 use crate::error::DataplaneResult;
 use crate::failure::KernelFailure;
+use crate::flow::FlowSource;
 use crate::netns::Netns;
 use crate::policy::{FlowInterfaces, PolicyEngine, PolicyEvent, PolicyStats};
+use flow::NftFlowSource;
 use foreign::ForeignChains;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -100,6 +105,9 @@ pub struct NftablesEngine {
     foreign: ForeignChains,
     offload: FlowtableOffload,
     flows: FlowInterfaces,
+    flow_source: NftFlowSource,
+    /// Whether the plan or the settings have changed since the last convergence.
+    has_changed: bool,
     state: PolicyTableState,
     events: TableEventStream,
     /// Whether a complete plan has been received: nothing is changed before that.
@@ -112,15 +120,18 @@ impl NftablesEngine {
         let arp = TableWriter::open(netns, TableFamily::Arp)?;
         let foreign = ForeignChains::open(netns)?;
         let offload = FlowtableOffload::open(netns)?;
-        let own_ports = [policy.port(), arp.port(), foreign.port(), offload.port()];
+        let flow_source = NftFlowSource::open(netns)?;
+        let own_ports = [policy.port(), arp.port(), foreign.port(), offload.port(), flow_source.port()];
         Ok(NftablesEngine {
-            events: TableEventStream::open(netns, own_ports)?,
+            events: TableEventStream::open(netns, &own_ports)?,
             policy,
             arp,
             foreign,
             offload,
             flows: FlowInterfaces::default(),
-            state: PolicyTableState::new(settings),
+            state: PolicyTableState::new(settings, flow_source.identities.clone()),
+            flow_source,
+            has_changed: false,
             in_force: false,
         })
     }
@@ -138,6 +149,8 @@ impl NftablesEngine {
         if !self.in_force {
             return Vec::new();
         }
+        // Sockets must be open before the kernel sends the first messages.
+        self.flow_source.converge(self.state.settings().policy.flows).await;
         self.state.render();
         let PolicyTables { policy, arp } = &mut self.state.tables;
         if !self.policy.converge_with(policy, &mut self.arp, arp).await {
@@ -151,6 +164,9 @@ impl NftablesEngine {
         // Only flows that the rules have evaluated may be offloaded.
         let flows = (self.offloads() && self.is_settled()).then_some(&self.flows);
         self.offload.converge(flows, &self.state.settings().interface_prefixes, now).await;
+        if std::mem::take(&mut self.has_changed) {
+            self.flow_source.generation.advance();
+        }
         let mut failures = self.state.refused();
         for failed in self.failed_tables() {
             // The objects that the kernel named come first: they are more specific for a caller that waits for a
@@ -165,17 +181,20 @@ impl NftablesEngine {
 impl PolicyEngine for NftablesEngine {
     fn configure(&mut self, settings: DataplaneSettings) {
         self.state.configure(settings);
+        self.has_changed = true;
         self.writers().into_iter().for_each(TableWriter::diff_changed);
     }
 
     fn replace(&mut self, plan: &NodePlan) {
         self.state.replace(plan);
         self.in_force = true;
+        self.has_changed = true;
         self.writers().into_iter().for_each(TableWriter::diff_changed);
     }
 
     fn apply(&mut self, update: &PlanUpdate) {
         if self.state.apply(update) {
+            self.has_changed = true;
             self.writers().into_iter().for_each(TableWriter::diff_changed);
         }
     }
@@ -240,5 +259,9 @@ impl PolicyEngine for NftablesEngine {
 
     fn stats(&self) -> PolicyStats {
         self.policy.stats
+    }
+
+    fn flow_source(&mut self) -> &mut dyn FlowSource {
+        &mut self.flow_source
     }
 }

@@ -1,6 +1,7 @@
 //! nf_tables rules as values: the conditions on a packet and the actions. Covers every expression that is sent to the
 //! kernel.
 
+use super::flow::{FlowLabel, LABEL_BYTES};
 use std::net::{IpAddr, Ipv4Addr};
 use tortie_plan::{LogLimit, PacketRate, PortInterval};
 
@@ -33,6 +34,16 @@ pub enum NftField {
     ReturnInterface,
     /// The address that the sender of an ARP packet claims.
     ArpSender,
+    /// The label of the connection; in keys without its first word.
+    Label,
+    /// Destination port of the connection before DNAT; type and code for ICMP, 0 for protocols without ports.
+    OriginalPort,
+    /// Type and code of an ICMP packet.
+    IcmpHead,
+    /// Zero in place of a port.
+    NoPort,
+    /// A constant in place of the label.
+    Constant(FlowLabel),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,7 +86,9 @@ impl NftField {
             NftField::InIndex | NftField::Connection | NftField::ConnectionStatus | NftField::Mark => 4,
             NftField::DestinationType | NftField::SourceType | NftField::SourceTypeThere => 4,
             NftField::ReturnInterface | NftField::ArpSender => 4,
-            NftField::SourcePort | NftField::DestinationPort => 2,
+            NftField::SourcePort | NftField::DestinationPort | NftField::OriginalPort => 2,
+            NftField::IcmpHead | NftField::NoPort => 2,
+            NftField::Label | NftField::Constant(_) => LABEL_BYTES,
             NftField::Family
             | NftField::Protocol
             | NftField::IcmpType
@@ -182,6 +195,15 @@ pub enum NftAction {
     },
     SetMark(u32),
     ClearMark(u32),
+    /// Adds bits to the label of the connection. Without a connection this has no effect.
+    SetLabel(FlowLabel),
+    /// Adds the fields as a key to a set and continues with this rule only if the key is in the set then.
+    AddKey {
+        fields: Vec<NftField>,
+        set: String,
+    },
+    /// Sends the packet to the group for flows with this prefix.
+    ReportFlow(String),
     /// Disables connection tracking for the packet.
     Untrack,
     /// Sets the source to the address of the egress interface.
@@ -247,6 +269,7 @@ impl NftRule {
         looks_up
             || self.actions.iter().any(|action| match action {
                 NftAction::Dispatch { map, .. } | NftAction::TranslateBy { map, .. } => map == set,
+                NftAction::AddKey { set: name, .. } => name == set,
                 _ => false,
             })
     }

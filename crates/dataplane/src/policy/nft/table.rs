@@ -1,5 +1,6 @@
 //! The table as a value: chains with their rules, sets and maps with their elements.
 
+use super::flow::LABEL_BYTES;
 use super::rule::{NftFamily, NftField, NftRule};
 use crate::error::DataplaneError;
 use crate::failure::KernelObject;
@@ -150,6 +151,9 @@ pub enum SetType {
     Translations(NftFamily),
     /// Map from source and destination address to address.
     PairTranslations(NftFamily),
+    /// Keys of flows with a counter each, which rules add: addresses, protocol, port and label. The elements are not
+    /// part of the desired state.
+    Flows { family: NftFamily, size: u32 },
 }
 
 /// A data type of `nft`, and its length in bytes within a key.
@@ -181,6 +185,12 @@ impl SetType {
             SetType::Ports(family) => vec![KeyPart::address(family), protocol, port],
             SetType::PortChains => vec![protocol, port],
             SetType::Interfaces | SetType::Chains => vec![interface],
+            SetType::Flows { family, .. } => {
+                let address = KeyPart::address(family);
+                // `nft` 1.0 crashes if the type is a label; it shows this one as an address.
+                let label = KeyPart { kind: 8, length: LABEL_BYTES };
+                vec![address, address, protocol, port, label]
+            }
             SetType::Sources(family) | SetType::SourceNets(family) => {
                 vec![interface, KeyPart::address(family)]
             }
@@ -204,6 +214,11 @@ impl SetType {
     /// Whether this is a map to chains.
     pub fn leads_to_chains(self) -> bool {
         matches!(self, SetType::Chains | SetType::PortChains)
+    }
+
+    /// Whether rules add the elements.
+    pub fn is_dynamic(self) -> bool {
+        matches!(self, SetType::Flows { .. })
     }
 
     pub fn is_ranges(self) -> bool {

@@ -3,15 +3,19 @@
 //! Each base chain makes one decision about a packet: `accept` ends that chain and the kernel goes on to the next one,
 //! `drop` ends the evaluation of the packet.
 
+use super::super::flow::FlowSlot;
 use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, state};
 use super::super::table::{ChainHook, HookPoint, NftChain};
 use super::hosts::{HookRules, accepted_early};
 use super::tunnels::TunnelRenderer;
-use super::{POLICY_PRIORITY, WorkloadInterfaces, metadata, names};
+use super::{POLICY_PRIORITY, PolicyStage, WorkloadInterfaces, flow, metadata, names};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use tortie_plan::{AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction};
+use tortie_plan::flow::FlowCause;
+use tortie_plan::{
+    AllowAction, DataplaneSettings, DenyAction, EndpointToHostAction, PolicyDirection, PolicySettings,
+};
 
 /// Multicast listener queries and reports, router and neighbour solicitations, neighbour advertisements.
 const NEIGHBOUR_DISCOVERY: [u8; 6] = [130, 131, 132, 133, 135, 136];
@@ -72,7 +76,7 @@ impl BaseChainRenderer<'_> {
             chains.insert(name.to_owned(), NftChain { hook: Some(hook), rules });
         }
         let mut shared = vec![
-            ("workload-source", source_rules(source_nets)),
+            ("workload-source", source_rules(&self.settings.policy, source_nets)),
             ("workload-to-host", self.workload_to_host()),
         ];
         if self.settings.policy.filter_allow == AllowAction::Accept {
@@ -98,6 +102,10 @@ impl BaseChainRenderer<'_> {
 
     pub(super) fn accepted_bit(&self) -> u32 {
         self.settings.policy.marks.accepted
+    }
+
+    fn drop_untracked(&self, slot: FlowSlot, cause: &FlowCause) -> Vec<NftAction> {
+        flow::drop_untracked(&self.settings.policy, slot, cause)
     }
 
     fn unmark(&self) -> Option<NftRule> {
@@ -126,7 +134,7 @@ impl BaseChainRenderer<'_> {
     }
 
     fn input(&self) -> Vec<NftRule> {
-        let mut rules = self.tunnels.strangers();
+        let mut rules = self.tunnels.strangers(&self.settings.policy);
         rules.extend(self.workloads(
             NftField::InInterface,
             "",
@@ -155,14 +163,14 @@ impl BaseChainRenderer<'_> {
     }
 
     fn forward_from(&self) -> Vec<NftRule> {
-        let unknown = [NftAction::Count, NftAction::Drop];
+        let unknown = self.drop_untracked(FlowSlot::Egress, &FlowCause::UnknownWorkload);
         let mut rules = vec![dispatch(NftField::InInterface, names::FROM_WORKLOAD_MAP)];
         rules.extend(self.workloads(NftField::InInterface, "from an unknown workload", &unknown));
         rules
     }
 
     fn forward_to(&self) -> Vec<NftRule> {
-        let unknown = [NftAction::Count, NftAction::Drop];
+        let unknown = self.drop_untracked(FlowSlot::Ingress, &FlowCause::UnknownWorkload);
         let mut rules = vec![dispatch(NftField::OutInterface, names::TO_WORKLOAD_MAP)];
         rules.extend(self.workloads(NftField::OutInterface, "to an unknown workload", &unknown));
         rules
@@ -174,17 +182,20 @@ impl BaseChainRenderer<'_> {
         let Some(action) = self.settings.policy.service_loop.filter(|_| !ranges.is_empty()) else {
             return Vec::new();
         };
-        let deny = match action {
+        let denial = match action {
             DenyAction::Drop => NftAction::Drop,
             DenyAction::Reject => NftAction::Reject,
         };
+        let (stage, direction) = (PolicyStage::Forward, PolicyDirection::Egress);
+        let label = flow::label_of_end(&self.settings.policy, stage, direction, &FlowCause::ServiceLoop);
+        let deny = flow::deny_labelled(denial, label);
         let known = NftMatch::connection(state::ESTABLISHED | state::RELATED);
         let mut rules = vec![NftRule::new(vec![known], vec![NftAction::Accept])];
         for family in NftFamily::BOTH {
             let ranges = ranges::from_nets(ranges, family);
             if !ranges.is_empty() {
                 let to_them = NftMatch::new(NftField::Destination(family), NftTest::Within(ranges));
-                let actions = vec![NftAction::Count, deny.clone()];
+                let actions = [vec![NftAction::Count], deny.clone()].concat();
                 rules.push(
                     NftRule::new(vec![NftMatch::family(family), to_them], actions).says("no such service"),
                 );
@@ -268,13 +279,15 @@ impl BaseChainRenderer<'_> {
         let mut rules = Vec::new();
         if self.settings.policy.drop_invalid {
             let invalid = NftMatch::connection(state::INVALID);
-            rules.push(NftRule::new(vec![invalid], vec![NftAction::Count, NftAction::Drop]).says("invalid"));
+            let drop = self.drop_untracked(FlowSlot::Egress, &FlowCause::InvalidConnection);
+            rules.push(NftRule::new(vec![invalid], drop).says("invalid"));
         }
         rules.extend(metadata::accepted(self.settings.policy.metadata));
         rules.extend([
             discovery(),
             dispatch(NftField::InInterface, names::FROM_WORKLOAD_MAP),
-            closed("from an unknown workload"),
+            NftRule::new(Vec::new(), self.drop_untracked(FlowSlot::Egress, &FlowCause::UnknownWorkload))
+                .says("from an unknown workload"),
         ]);
         rules
     }
@@ -283,17 +296,15 @@ impl BaseChainRenderer<'_> {
         let known = NftMatch::connection(state::ESTABLISHED | state::RELATED);
         let mut rules = vec![NftRule::new(vec![known], vec![NftAction::Accept])];
         rules.extend(metadata::accepted(self.settings.policy.metadata));
-        rules.extend([discovery(), closed("the host is closed to workloads")]);
+        let drop = flow::drop_tracked(&self.settings.policy, FlowSlot::Ingress, &FlowCause::ClosedHost);
+        let closed = NftRule::new(Vec::new(), drop).says("the host is closed to workloads");
+        rules.extend([discovery(), closed]);
         rules
     }
 }
 
 fn dispatch(field: NftField, map: &str) -> NftRule {
     NftRule::new(Vec::new(), vec![NftAction::Dispatch { fields: vec![field], map: map.into() }])
-}
-
-fn closed(comment: &str) -> NftRule {
-    NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Drop]).says(comment)
 }
 
 pub(super) fn discovery() -> NftRule {
@@ -308,14 +319,14 @@ pub(super) fn discovery() -> NftRule {
 
 /// Drops packets to link-local addresses of other hosts, which must not be forwarded. If they were sent back to their
 /// link, each address would become an entry in the host's neighbour table.
-fn not_forwarded() -> NftRule {
+fn not_forwarded(settings: &PolicySettings) -> NftRule {
     const ADDRESS_TYPE_LOCAL: u32 = 2;
     let matches = vec![
         NftMatch::family(NftFamily::V6),
         within(NftField::Destination(NftFamily::V6), LINK_LOCAL),
         NftMatch::is(NftField::DestinationType, ADDRESS_TYPE_LOCAL.to_ne_bytes()).not(),
     ];
-    NftRule::new(matches, vec![NftAction::Count, NftAction::Drop])
+    NftRule::new(matches, flow::drop_untracked(settings, FlowSlot::Egress, &FlowCause::LinkLocal))
         .says("link-local addresses are not forwarded to")
 }
 
@@ -331,7 +342,7 @@ fn within(field: NftField, net: &str) -> NftMatch {
 /// Returns the rules that restrict the sources of workloads. They accept only a workload's own addresses and those
 /// routed to it, and no packets to or from the host's loopback: those would be delivered if `route_localnet` is set or
 /// if a destination is rewritten.
-fn source_rules(source_nets: &[NftFamily]) -> Vec<NftRule> {
+fn source_rules(settings: &PolicySettings, source_nets: &[NftFamily]) -> Vec<NftRule> {
     let mut rules = Vec::new();
     for (family, loopback) in [(NftFamily::V4, LOOPBACK_V4), (NftFamily::V6, LOOPBACK_V6)] {
         let mut fields = vec![NftField::Destination(family)];
@@ -341,11 +352,11 @@ fn source_rules(source_nets: &[NftFamily]) -> Vec<NftRule> {
         }
         for field in fields {
             let matches = vec![NftMatch::family(family), within(field, loopback)];
-            let drop = vec![NftAction::Count, NftAction::Drop];
+            let drop = flow::drop_untracked(settings, FlowSlot::Egress, &FlowCause::Loopback);
             rules.push(NftRule::new(matches, drop).says("the loopback of the host"));
         }
     }
-    rules.push(not_forwarded());
+    rules.push(not_forwarded(settings));
     for family in NftFamily::BOTH {
         let mut sets = vec![names::sources(family)];
         if source_nets.contains(&family) {
@@ -368,6 +379,7 @@ fn source_rules(source_nets: &[NftFamily]) -> Vec<NftRule> {
         ];
         rules.push(NftRule::new(matches, vec![NftAction::Accept]).says("routed to the workload"));
     }
-    rules.push(closed("not a source of the workload"));
+    let drop = flow::drop_untracked(settings, FlowSlot::Egress, &FlowCause::Spoofed);
+    rules.push(NftRule::new(Vec::new(), drop).says("not a source of the workload"));
     rules
 }

@@ -1,6 +1,7 @@
 //! Renders the chains of host endpoints and the dispatch to them: a map from interface to chain, and one chain for all
 //! other interfaces.
 
+use super::super::flow::FlowSlot;
 use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface};
 use super::super::table::{NftChain, NftElement};
@@ -190,17 +191,17 @@ impl HostRenderer<'_> {
         let mut policies = DispatchedRules::default();
         match decision {
             HostDecision::Local(_) => {
-                rules.extend(tracked(self.tiers.settings.drop_invalid));
+                rules.extend(tracked(self.tiers.settings, FlowSlot::of_endpoint(direction)));
                 rules.push(jump_to_failsafes(direction, false));
                 policies = self.tiers.with_profiles(&endpoint.tiers, &endpoint.profiles, direction);
             }
             HostDecision::Forward(_) => {
-                rules.extend(tracked(self.tiers.settings.drop_invalid));
+                rules.extend(tracked(self.tiers.settings, FlowSlot::Passage));
                 policies = self.tiers.only(&endpoint.forward, direction, PolicyStage::Forward);
             }
             HostDecision::PreDnat if endpoint.pre_dnat.is_empty() => {}
             HostDecision::PreDnat => {
-                rules.extend(tracked(self.tiers.settings.drop_invalid));
+                rules.extend(tracked(self.tiers.settings, FlowSlot::Passage));
                 rules.push(jump_to_failsafes(direction, false));
                 policies = self.tiers.only(&endpoint.pre_dnat, direction, PolicyStage::PreDnat);
             }

@@ -7,6 +7,7 @@ mod dispatch;
 pub mod dscp;
 pub mod entry;
 pub mod floating;
+pub mod flow;
 pub mod hosts;
 pub mod metadata;
 pub mod names;
@@ -18,7 +19,7 @@ pub mod workloads;
 
 pub use allowed::{MarkedHook, POLICY_PRIORITY};
 pub use dispatch::{DispatchedRules, PortKey, port_keys};
-pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule, has_proxy_rule};
+pub use policy::{PolicyOrProfile, RuleRenderer, has_pass_rule, has_proxy_rule, needs_forward_chain};
 pub use tiers::{NO_PROFILE_COMMENT, TIER_END_COMMENT, TierRenderer};
 
 use super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule};

@@ -1,11 +1,13 @@
 //! Names of kernel objects: readable, and independent of earlier state.
 
+use super::super::flow::FlowSlot;
 use super::super::rule::{NftFamily, NftRule};
 use super::super::table::NftElement;
 use super::PolicyStage;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use tortie_plan::flow::FlowCause;
 use tortie_plan::{EndpointTier, PolicyDirection, PolicyId, SetId};
 
 /// The kernel's limit, without the terminating NUL.
@@ -23,6 +25,11 @@ pub const PROXIED_WORKLOADS_SET: &str = "proxied-workloads";
 pub const HOST_INTERFACES: &str = "host-interfaces";
 /// Map from interface to the chain for packets that arrive there for the host.
 pub const HOST_IN_MAP: &str = "host-in";
+/// Chain that records new connections.
+pub const FLOWS_ALLOWED: &str = "flows-allowed";
+/// Chains that record and drop or reject packets.
+pub const FLOWS_DENIED: &str = "flows-denied";
+pub const FLOWS_REJECTED: &str = "flows-rejected";
 /// Set of the ARP table: interface and address.
 pub const ARP_SENDERS_SET: &str = "senders";
 
@@ -34,6 +41,17 @@ pub fn set(id: &SetId, family: NftFamily) -> String {
 /// Returns the name of the set of nets of one family with more than one address.
 pub fn nets(id: &SetId, family: NftFamily) -> String {
     format!("{}-nets", set(id, family))
+}
+
+/// Returns the name of the set of recorded keys.
+pub fn flows(allowed: bool, family: NftFamily) -> String {
+    let verdict = if allowed { "allowed" } else { "denied" };
+    format!("flow-keys-{verdict}-{}", family.digit())
+}
+
+/// Returns the name of the chain that records and drops packets without a label.
+pub fn untracked_drop(cause: &FlowCause, slot: FlowSlot) -> String {
+    format!("flows-denied-{}-{}", cause.to_string().replace(' ', "-"), slot.text())
 }
 
 pub fn sources(family: NftFamily) -> String {

@@ -6,7 +6,7 @@
 
 use super::super::rule::{NftAction, NftRule};
 use super::super::table::NftChain;
-use super::{KnownSets, PolicyStage, criteria, names};
+use super::{KnownSets, PolicyStage, criteria, flow, names};
 use tortie_plan::{
     self as plan, DenyAction, PolicyDirection, PolicyId, PolicySettings, RuleId, RuleIndex, RuleOwner,
 };
@@ -65,6 +65,12 @@ pub fn has_proxy_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(plan::PlannedRule::needs_proxy)
 }
 
+/// Returns whether forwarded packets cannot share the chain of the normal stage: a rule depends on the proxy of a
+/// workload, or decisions about flows are recorded per stage.
+pub fn needs_forward_chain(rules: &[plan::PlannedRule], settings: &PolicySettings) -> bool {
+    has_proxy_rule(rules) || settings.flows.is_some()
+}
+
 /// Returns whether one of the rules passes packets to the next tier.
 pub fn has_pass_rule(rules: &[plan::PlannedRule]) -> bool {
     rules.iter().any(|rule| rule.action == plan::RuleAction::Pass)
@@ -89,7 +95,7 @@ impl RuleRenderer<'_> {
         let mut chain = NftChain::default();
         for (index, rule) in rules.iter().enumerate() {
             let id = RuleId { owner: owner.rule_owner(), direction, index: RuleIndex::at(index) };
-            let actions = actions(owner, rule.action, &id, stage, self.settings);
+            let actions = actions(owner, rule, &id, stage, self.settings);
             let comment = format!("{} {index}", id.owner);
             for matches in criteria::alternatives(rule, direction, stage, self.sets) {
                 chain.rules.push(NftRule::new(matches, actions.clone()).says(comment.clone()));
@@ -101,13 +107,13 @@ impl RuleRenderer<'_> {
 
 fn actions(
     owner: PolicyOrProfile<'_>,
-    action: plan::RuleAction,
+    rule: &plan::PlannedRule,
     id: &RuleId,
     stage: PolicyStage,
     settings: &PolicySettings,
 ) -> Vec<NftAction> {
     let mut actions = vec![NftAction::Count];
-    match action {
+    match rule.action {
         plan::RuleAction::Log if owner.is_staged() => {}
         plan::RuleAction::Log => {
             actions.extend(settings.log_limit.map(NftAction::Limit));
@@ -120,6 +126,7 @@ fn actions(
         // Staged policies only count packets.
         _ if owner.is_staged() => actions.push(NftAction::Return),
         plan::RuleAction::Allow => {
+            actions.extend(flow::label_of_rule(settings, stage, id, rule));
             match stage {
                 PolicyStage::Normal | PolicyStage::Forward => {}
                 PolicyStage::PreDnat => actions.push(NftAction::SetMark(settings.marks.accepted)),
@@ -129,7 +136,10 @@ fn actions(
             }
             actions.push(NftAction::Accept);
         }
-        plan::RuleAction::Deny => actions.push(deny(stage, settings)),
+        plan::RuleAction::Deny => {
+            let label = flow::label_of_rule(settings, stage, id, rule);
+            actions.extend(flow::deny_labelled(deny(stage, settings), label));
+        }
         plan::RuleAction::Pass => {
             if let PolicyOrProfile::Policy { .. } = owner {
                 actions.push(NftAction::SetMark(settings.marks.passed));

@@ -2,10 +2,11 @@
 
 use super::super::rule::{NftAction, NftRule};
 use super::dispatch::{DispatchedRules, JumpRenderer, PolicyJump, port_keys};
-use super::policy::{deny, has_pass_rule, has_proxy_rule};
-use super::{PolicyStage, names};
+use super::policy::{deny, has_pass_rule, needs_forward_chain};
+use super::{PolicyStage, flow, names};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tortie_plan::flow::FlowCause;
 use tortie_plan::{
     EndpointTier, PlannedPolicy, PolicyDirection, PolicyId, PolicySettings, ProfileRules, TierDefaultAction,
 };
@@ -44,7 +45,9 @@ impl TierRenderer<'_> {
         }
         for name in profiles {
             let Some(profile) = self.profiles.get(name) else {
-                let end = self.end(PolicyStage::Normal).says(format!("profile {name} is missing"));
+                let cause = FlowCause::MissingProfile { profile: name.clone(), direction };
+                let end = self.end(PolicyStage::Normal, direction, &cause);
+                let end = end.says(format!("profile {name} is missing"));
                 rendered.rules.push(end);
                 return rendered;
             };
@@ -53,7 +56,8 @@ impl TierRenderer<'_> {
                 rendered.rules.push(NftRule::new(Vec::new(), vec![jump]));
             }
         }
-        rendered.rules.push(self.end(PolicyStage::Normal).says(NO_PROFILE_COMMENT));
+        let end = self.end(PolicyStage::Normal, direction, &FlowCause::NoProfile(direction));
+        rendered.rules.push(end.says(NO_PROFILE_COMMENT));
         rendered
     }
 
@@ -67,8 +71,10 @@ impl TierRenderer<'_> {
         self.tiers(tiers, direction, stage).0
     }
 
-    fn end(&self, stage: PolicyStage) -> NftRule {
-        NftRule::new(Vec::new(), vec![NftAction::Count, deny(stage, self.settings)])
+    fn end(&self, stage: PolicyStage, direction: PolicyDirection, cause: &FlowCause) -> NftRule {
+        let label = flow::label_of_end(self.settings, stage, direction, cause);
+        let denial = flow::deny_labelled(deny(stage, self.settings), label);
+        NftRule::new(Vec::new(), [vec![NftAction::Count], denial].concat())
     }
 
     /// Returns the jumps, and whether they decide about every packet.
@@ -87,7 +93,9 @@ impl TierRenderer<'_> {
             let denies = tier.end == TierDefaultAction::Deny
                 && matches!(stage, PolicyStage::Normal | PolicyStage::Forward);
             if enforced && denies {
-                let mut end = self.end(stage).says(format!("{TIER_END_COMMENT}{}", tier.name));
+                let cause = FlowCause::TierEnd { tier: tier.name.clone(), direction };
+                let mut end =
+                    self.end(stage, direction, &cause).says(format!("{TIER_END_COMMENT}{}", tier.name));
                 end.matches = jumps.unless_passed(may_have_passed);
                 rendered.rules.push(end);
                 if !may_have_passed {
@@ -111,7 +119,7 @@ impl TierRenderer<'_> {
             if rules.is_empty() {
                 continue;
             }
-            let shared = stage == PolicyStage::Forward && !has_proxy_rule(rules);
+            let shared = stage == PolicyStage::Forward && !needs_forward_chain(rules, self.settings);
             let chain_stage = if shared { PolicyStage::Normal } else { stage };
             jumps.push(PolicyJump {
                 chain: names::policy(id, direction, chain_stage),

@@ -1,10 +1,12 @@
 //! Rules for the encapsulated packets of the tunnels between nodes: accepted from and to known nodes, dropped from any
 //! other source.
 
+use super::super::flow::FlowSlot;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, interface};
-use super::KnownSets;
+use super::{KnownSets, flow};
 use std::collections::BTreeMap;
-use tortie_plan::{TunnelDevice, TunnelKind, TunnelProtocol};
+use tortie_plan::flow::FlowCause;
+use tortie_plan::{PolicySettings, TunnelDevice, TunnelKind, TunnelProtocol};
 
 const UDP: u8 = 17;
 const IPIP: u8 = 4;
@@ -44,13 +46,13 @@ impl TunnelRenderer<'_> {
 
     /// Returns rules that drop tunnel packets from sources other than the peers. WireGuard authenticates its peers
     /// itself.
-    pub fn strangers(self) -> Vec<NftRule> {
+    pub fn strangers(self, settings: &PolicySettings) -> Vec<NftRule> {
         let mut rules = Vec::new();
         for (kind, protocol) in self.iter().filter(|(kind, _)| !kind.is_wireguard()) {
             let source = NftField::Source(family(kind));
             let unknown = self.peers(kind).into_iter().map(|set| NftMatch::lookup([source], set).not());
             let matches = wrapped(kind, protocol).into_iter().chain(unknown).collect();
-            let drop = vec![NftAction::Count, NftAction::Drop];
+            let drop = flow::drop_untracked(settings, FlowSlot::Ingress, &FlowCause::UnknownTunnel);
             rules.push(NftRule::new(matches, drop).says("a tunnel of no known node"));
         }
         rules

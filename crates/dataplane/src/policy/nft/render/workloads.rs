@@ -1,11 +1,13 @@
 //! Renders the chains of one workload, and its permitted sources.
 
+use super::super::flow::FlowSlot;
 use super::super::ranges;
 use super::super::rule::{NftAction, NftFamily, NftField, NftMatch, NftRule, NftTest, interface, state};
 use super::super::table::{NftChain, NftElement, address_bytes, join};
-use super::names;
+use super::{flow, names};
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv6Addr};
+use tortie_plan::flow::FlowCause;
 use tortie_plan::{DirectionQos, PolicyDirection, PolicySettings, WorkloadPolicy};
 
 const TCP: u8 = 6;
@@ -13,12 +15,13 @@ const UDP: u8 = 17;
 const IPIP: u8 = 4;
 
 /// Returns rules that accept packets of known flows and drop invalid packets.
-pub(super) fn tracked(drop_invalid: bool) -> Vec<NftRule> {
+pub(super) fn tracked(settings: &PolicySettings, slot: FlowSlot) -> Vec<NftRule> {
     let known = NftMatch::connection(state::ESTABLISHED | state::RELATED);
     let mut rules = vec![NftRule::new(vec![known], vec![NftAction::Accept])];
-    if drop_invalid {
+    if settings.drop_invalid {
         let invalid = vec![NftMatch::connection(state::INVALID)];
-        rules.push(NftRule::new(invalid, vec![NftAction::Count, NftAction::Drop]).says("invalid"));
+        let drop = flow::drop_untracked(settings, slot, &FlowCause::InvalidConnection);
+        rules.push(NftRule::new(invalid, drop).says("invalid"));
     }
     rules
 }
@@ -26,14 +29,15 @@ pub(super) fn tracked(drop_invalid: bool) -> Vec<NftRule> {
 /// Drops new TCP connections that do not begin with a SYN. Connection tracking would also pick up connections in the
 /// middle, from either side: a deleted connection would come back with a packet of the server, and packets that policy
 /// denies would pass as its replies.
-fn begins() -> NftRule {
+fn begins(settings: &PolicySettings, slot: FlowSlot) -> NftRule {
     const SYN: u32 = 2;
     let middle = vec![
         NftMatch::connection(state::NEW),
         NftMatch::is(NftField::Protocol, [TCP]),
         NftMatch::new(NftField::TcpFlags, NftTest::Any(SYN)).not(),
     ];
-    NftRule::new(middle, vec![NftAction::Count, NftAction::Drop]).says("not the beginning of a connection")
+    let drop = flow::drop_tracked(settings, slot, &FlowCause::InvalidConnection);
+    NftRule::new(middle, drop).says("not the beginning of a connection")
 }
 
 /// Returns the chain that limits the connections of a workload. It is a separate chain because the kernel keeps the
@@ -47,8 +51,10 @@ pub fn connections(limits: DirectionQos) -> Option<NftChain> {
 }
 
 /// Renders the chain of one workload in one direction if the workload is administratively down.
-pub fn down() -> NftChain {
-    let down = NftRule::new(Vec::new(), vec![NftAction::Count, NftAction::Drop]).says("down");
+pub fn down(settings: &PolicySettings, direction: PolicyDirection) -> NftChain {
+    let slot = FlowSlot::of_endpoint(direction);
+    let drop = flow::drop_untracked(settings, slot, &FlowCause::ClosedEndpoint);
+    let down = NftRule::new(Vec::new(), drop).says("down");
     NftChain { hook: None, rules: vec![down] }
 }
 
@@ -60,17 +66,18 @@ pub fn chain(
     settings: &PolicySettings,
     list: &str,
 ) -> NftChain {
+    let slot = FlowSlot::of_endpoint(direction);
     let packets = limits.packets.map(|rate| {
         let actions = vec![NftAction::Over(rate), NftAction::Count, NftAction::Drop];
         NftRule::new(Vec::new(), actions).says("too many packets")
     });
-    let mut rules: Vec<NftRule> = packets.into_iter().chain(tracked(settings.drop_invalid)).collect();
+    let mut rules: Vec<NftRule> = packets.into_iter().chain(tracked(settings, slot)).collect();
     if limits.connections.is_some() {
         let count = NftAction::Jump(names::connections(&policy.interface, direction));
         rules.push(NftRule::new(Vec::new(), vec![count]));
     }
     if settings.cut_denied_flows {
-        rules.push(begins());
+        rules.push(begins(settings, slot));
     }
     if direction == PolicyDirection::Egress {
         let mut encapsulated = Vec::new();
@@ -83,7 +90,7 @@ pub fn chain(
             encapsulated.push(vec![NftMatch::is(NftField::Protocol, [IPIP])]);
         }
         for matches in encapsulated {
-            let rule = NftRule::new(matches, vec![NftAction::Count, NftAction::Drop]);
+            let rule = NftRule::new(matches, flow::drop_tracked(settings, slot, &FlowCause::Encapsulation));
             rules.push(rule.says("workloads may not encapsulate"));
         }
     }

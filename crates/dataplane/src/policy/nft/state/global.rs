@@ -4,7 +4,7 @@
 use super::super::render::entry::BaseChainRenderer;
 use super::super::render::tunnels::{TunnelProperties, TunnelRenderer};
 use super::super::render::{
-    KnownSets, MarkedHook, TierRenderer, WorkloadInterfaces, arp, dscp, floating, metadata, names, nat,
+    KnownSets, MarkedHook, TierRenderer, WorkloadInterfaces, arp, dscp, floating, flow, metadata, names, nat,
 };
 use super::super::rule::NftFamily;
 use super::super::table::{NftSet, NftTable, SetType};
@@ -92,6 +92,9 @@ impl GlobalChains {
         let mut table =
             NftTable { chains: base.chains(&self.service_ranges, &source_nets), ..Default::default() };
         self.allowed = base.allowed();
+        let flows = flow::render(&settings.policy, interfaces);
+        table.chains.extend(flows.chains);
+        table.sets.extend(flows.sets);
         table.chains.extend(metadata::chains(settings.policy.metadata, interfaces));
         table.chains.extend(nat::chains(&settings.nat, sets, &self.tunnels, floating.outgoing));
         table.chains.extend(floating.chains.into_iter().chain(marking.chains).chain(host_chains.chains));

@@ -12,6 +12,7 @@ mod tests;
 mod workloads;
 
 use super::diff::TableDiff;
+use super::flow::FlowIdentities;
 use super::render::{MarkedHook, RuleRenderer, WorkloadInterfaces, names};
 use super::rule::NftFamily;
 use super::table::SetType;
@@ -24,7 +25,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_plan::{
     DataplaneSettings, HostEndpointPolicy, NodePlan, PlanUpdate, PlannedPolicy, PlannedWorkload,
-    PolicyDirection, PolicyId, ProfileRules, SetId, SetKind, WorkloadId,
+    PolicyDirection, PolicyId, ProfileRules, RuleOwner, SetId, SetKind, WorkloadId, WorkloadPolicy,
 };
 use workloads::WorkloadEndpoints;
 
@@ -37,6 +38,8 @@ pub struct PolicyTableState {
     workloads: WorkloadEndpoints,
     hosts: HostEndpoints,
     global: GlobalChains,
+    /// Receives the identities of all decisions while flows are recorded.
+    identities: FlowIdentities,
     pub tables: PolicyTables,
 }
 
@@ -64,8 +67,9 @@ impl PolicyTables {
 }
 
 impl PolicyTableState {
-    pub fn new(settings: DataplaneSettings) -> PolicyTableState {
-        PolicyTableState {
+    pub fn new(settings: DataplaneSettings, identities: FlowIdentities) -> PolicyTableState {
+        let state = PolicyTableState {
+            identities,
             settings,
             sets: AddressSets::default(),
             policies: PolicyChains::default(),
@@ -73,7 +77,11 @@ impl PolicyTableState {
             hosts: HostEndpoints::default(),
             global: GlobalChains::default(),
             tables: PolicyTables::new(),
+        };
+        if state.records_flows() {
+            state.register_identities();
         }
+        state
     }
 
     pub fn settings(&self) -> &DataplaneSettings {
@@ -97,7 +105,11 @@ impl PolicyTableState {
     /// Schedules everything to be rendered with new settings; chains that remain the same are not rewritten in the
     /// kernel.
     pub fn configure(&mut self, settings: DataplaneSettings) {
+        let had_flows = self.records_flows();
         self.settings = settings;
+        if self.records_flows() && !had_flows {
+            self.register_identities();
+        }
         self.policies.mark_all();
         self.workloads.mark_all();
         self.global.stale = true;
@@ -133,7 +145,7 @@ impl PolicyTableState {
             self.put_profile(&name, profile);
         }
         for (id, policy) in changes(self.workloads.policies(), &plan.workload_policies) {
-            self.workloads.put_policy(&id, policy);
+            self.put_workload_policy(&id, policy);
         }
         for (name, endpoint) in changes(self.hosts.endpoints(), &plan.host_endpoints) {
             self.put_host(&name, endpoint);
@@ -153,7 +165,7 @@ impl PolicyTableState {
             }
             PlanUpdate::Policy(id, policy) => self.put_policy(id, policy.as_ref()),
             PlanUpdate::Profile(name, profile) => self.put_profile(name, profile.as_ref()),
-            PlanUpdate::WorkloadPolicy(id, policy) => self.workloads.put_policy(id, policy.as_ref()),
+            PlanUpdate::WorkloadPolicy(id, policy) => self.put_workload_policy(id, policy.as_ref()),
             PlanUpdate::HostEndpoint(name, endpoint) => self.put_host(name, endpoint.as_ref()),
             PlanUpdate::ServiceRanges(ranges) => self.global.set_service_ranges(ranges),
             PlanUpdate::Route(..)
@@ -170,6 +182,29 @@ impl PolicyTableState {
         true
     }
 
+    fn records_flows(&self) -> bool {
+        self.settings.policy.flows.is_some()
+    }
+
+    /// Registers the identities of everything that can decide about a flow.
+    fn register_identities(&self) {
+        self.identities.add_constants();
+        for (id, policy) in self.policies.policies() {
+            let rules = DIRECTIONS.map(|direction| (direction, policy.rules(direction)));
+            self.identities.put_rules(&RuleOwner::Policy(id.clone()), rules);
+        }
+        for (name, profile) in self.policies.profiles() {
+            let rules = DIRECTIONS.map(|direction| (direction, profile.rules(direction)));
+            self.identities.put_rules(&RuleOwner::Profile(name.clone()), rules);
+        }
+        for policy in self.workloads.policies().values() {
+            self.identities.add_endpoint(&policy.tiers, &policy.profiles);
+        }
+        for endpoint in self.hosts.endpoints().values() {
+            self.identities.add_endpoint(endpoint.tiers.iter().chain(&endpoint.forward), &endpoint.profiles);
+        }
+    }
+
     fn put_workload(&mut self, id: &WorkloadId, workload: Option<&PlannedWorkload>) {
         self.global.stale |= self.workloads.put_traits(id, workload);
     }
@@ -180,7 +215,23 @@ impl PolicyTableState {
         }
     }
 
+    fn put_workload_policy(&mut self, id: &WorkloadId, policy: Option<&WorkloadPolicy>) {
+        if let Some(policy) = policy.filter(|_| self.records_flows()) {
+            self.identities.add_endpoint(&policy.tiers, &policy.profiles);
+        }
+        self.workloads.put_policy(id, policy);
+    }
+
     fn put_policy(&mut self, id: &PolicyId, policy: Option<&Arc<PlannedPolicy>>) {
+        if self.records_flows() {
+            let owner = RuleOwner::Policy(id.clone());
+            self.identities.put_rules(
+                &owner,
+                policy
+                    .into_iter()
+                    .flat_map(|policy| DIRECTIONS.map(|direction| (direction, policy.rules(direction)))),
+            );
+        }
         if self.policies.put_policy(id, policy) {
             self.workloads.mark_users_of_policy(id);
             self.global.stale |= self.hosts.list_policy(id);
@@ -188,6 +239,15 @@ impl PolicyTableState {
     }
 
     fn put_profile(&mut self, name: &String, profile: Option<&Arc<ProfileRules>>) {
+        if self.records_flows() {
+            let owner = RuleOwner::Profile(name.clone());
+            self.identities.put_rules(
+                &owner,
+                profile
+                    .into_iter()
+                    .flat_map(|profile| DIRECTIONS.map(|direction| (direction, profile.rules(direction)))),
+            );
+        }
         if self.policies.put_profile(name, profile) {
             self.workloads.mark_users_of_profile(name);
             self.global.stale |= self.hosts.list_profile(name);
@@ -195,6 +255,9 @@ impl PolicyTableState {
     }
 
     fn put_host(&mut self, name: &String, endpoint: Option<&HostEndpointPolicy>) {
+        if let Some(endpoint) = endpoint.filter(|_| self.records_flows()) {
+            self.identities.add_endpoint(endpoint.tiers.iter().chain(&endpoint.forward), &endpoint.profiles);
+        }
         let listed = self.hosts.put(name, endpoint);
         self.policies.mark_policies(listed);
         self.assign_hosts();

@@ -3,7 +3,7 @@
 use super::super::diff::TableDiff;
 use super::super::render::{
     PolicyOrProfile, PolicyStage, PortKey, RuleRenderer, TierRenderer, has_pass_rule, has_proxy_rule, names,
-    port_keys,
+    needs_forward_chain, port_keys,
 };
 use super::hosts::HostEndpoints;
 use super::{DIRECTIONS, put};
@@ -122,7 +122,8 @@ impl PolicyChains {
             for direction in DIRECTIONS {
                 // Forwarded packets usually share the chain of the normal stage.
                 let own = policy.filter(|policy| {
-                    stage != PolicyStage::Forward || has_proxy_rule(policy.rules(direction))
+                    let rules = policy.rules(direction);
+                    stage != PolicyStage::Forward || needs_forward_chain(rules, renderer.settings)
                 });
                 let chain = own.and_then(|policy| {
                     let owner = PolicyOrProfile::Policy { id, tier: &policy.tier };

@@ -1,3 +1,4 @@
+use super::super::flow::FlowIdentities;
 use super::super::render::PolicyStage;
 use super::super::rule::NftAction;
 use super::*;
@@ -41,7 +42,7 @@ fn policies_have_chains_for_their_listed_stages() {
         PlannedPolicy { ingress: vec![PlannedRule::new(RuleAction::Allow)], ..PlannedPolicy::default() };
     let present = PlanUpdate::Policy(id.clone(), Some(Arc::new(policy)));
 
-    let mut state = PolicyTableState::new(DataplaneSettings::default());
+    let mut state = PolicyTableState::new(DataplaneSettings::default(), FlowIdentities::default());
     state.apply(&present);
     assert_eq!(chains(&mut state), BTreeSet::from([normal.clone()]));
     state.apply(&host(true, false));
@@ -87,7 +88,7 @@ fn forwarded_packets_match_no_http_rule() {
     let name = |stage| names::policy(&id, PolicyDirection::Ingress, stage);
     let (normal, forward) = (name(PolicyStage::Normal), name(PolicyStage::Forward));
 
-    let mut state = PolicyTableState::new(DataplaneSettings::default());
+    let mut state = PolicyTableState::new(DataplaneSettings::default(), FlowIdentities::default());
     state.set_interfaces(BTreeMap::from([("eth0".to_owned(), Vec::new())]));
     state.apply(&PlanUpdate::HostEndpoint("eth0".to_owned(), Some(host)));
     state.apply(&policy(PlannedRule::new(RuleAction::Allow)));
@@ -144,7 +145,7 @@ fn count_chains(state: &mut PolicyTableState, prefix: &str) -> (usize, usize) {
 
 #[test]
 fn workloads_with_the_same_policies_share_rules() {
-    let mut state = PolicyTableState::new(DataplaneSettings::default());
+    let mut state = PolicyTableState::new(DataplaneSettings::default(), FlowIdentities::default());
     for number in 0..1000 {
         // Every second policy is for all ports, so that no map is used.
         let ports = if number % 2 == 0 { [0, 65535] } else { [80, 80] };
@@ -180,7 +181,7 @@ fn port_maps_follow_policies_and_are_shared() {
         let chains = table.chains.keys().filter(|name| name.starts_with("candidates-"));
         (maps.cloned().collect(), chains.cloned().collect())
     };
-    let mut state = PolicyTableState::new(DataplaneSettings::default());
+    let mut state = PolicyTableState::new(DataplaneSettings::default(), FlowIdentities::default());
     for number in 0..20u16 {
         let port = 8000 + number / 2;
         let policy = port_policy([port, port]);

@@ -239,7 +239,7 @@ fn render_chains(
         diff.put_element(map, NftElement::goto(interface(name), &chain), policy.is_some());
         let rendered = policy.map(|policy| {
             if !policy.up {
-                return workloads::down();
+                return workloads::down(settings, direction);
             }
             let list = lists.assign(name, direction, policy);
             workloads::chain(policy, limits, direction, settings, &list)
