@@ -116,6 +116,24 @@ pub struct EvaluatedFlow {
 }
 
 impl EvaluatedFlow {
+    /// Returns the hits that explain the decision of the kernel, with which the evaluation agrees. A denial that depends on the
+    /// state of the kernel is explained by its cause alone.
+    pub fn explain(&self, kernel: &FlowDecision, plan: &NodePlan) -> SideHits {
+        let is_equal = [
+            (&kernel.host_ingress, &self.decision.host_ingress),
+            (&kernel.egress, &self.decision.egress),
+            (&kernel.ingress, &self.decision.ingress),
+            (&kernel.host_egress, &self.decision.host_egress),
+        ]
+        .into_iter()
+        .all(|(kernel, own)| kernel.is_none() || kernel == own);
+        if !is_equal && is_denied_by_state(kernel) {
+            SideHits::of_kernel(kernel, plan)
+        } else {
+            self.hits.clone()
+        }
+    }
+
     /// Reads the trace of an evaluation.
     pub fn read(
         trace: &EvaluationTrace<'_>,
@@ -148,15 +166,16 @@ impl EvaluatedFlow {
             _ => true,
         };
         let own = &self.decision;
-        kernel.allowed == own.allowed
-            && [
-                (&kernel.host_ingress, &own.host_ingress),
-                (&kernel.egress, &own.egress),
-                (&kernel.ingress, &own.ingress),
-                (&kernel.host_egress, &own.host_egress),
-            ]
-            .into_iter()
-            .all(same)
+        is_denied_by_state(kernel)
+            || kernel.allowed == own.allowed
+                && [
+                    (&kernel.host_ingress, &own.host_ingress),
+                    (&kernel.egress, &own.egress),
+                    (&kernel.ingress, &own.ingress),
+                    (&kernel.host_egress, &own.host_egress),
+                ]
+                .into_iter()
+                .all(same)
     }
 }
 
@@ -169,6 +188,17 @@ fn is_policy_cause(cause: &FlowCause) -> bool {
             | FlowCause::NoProfile(_)
             | FlowCause::MissingProfile { .. }
     )
+}
+
+/// Returns whether the kernel denied a packet for another reason than policy, for example because the interface of a new
+/// workload was not ready. The state that decides is not part of the plan.
+fn is_denied_by_state(decision: &FlowDecision) -> bool {
+    let denying = denying_place(decision);
+    let mut decisions = list_decisions(decision).into_iter();
+    let cause = decisions.find(|(place, _)| Some(*place) == denying).and_then(|(_, cause)| cause);
+    cause.is_some_and(|cause| {
+        !is_policy_cause(cause) && !matches!(cause, FlowCause::Mixed(_) | FlowCause::Unknown(_))
+    })
 }
 
 /// Returns whether the kernel knows what decided.

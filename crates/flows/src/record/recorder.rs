@@ -2,10 +2,11 @@
 
 use super::book::AddressBook;
 use super::decision::{EvaluatedFlow, SIDES, SideHits, is_identified};
+use super::ends::{FlowService, NO_NAME};
 use super::records::{
     AddedCounters, ask, build_records, count_added, describe_disagreement, emit, other_flow,
 };
-use super::table::{ConnectionTable, KeyEntry, KeyTable, LiveConnection};
+use super::table::{ConnectionTable, FlowTemplate, KeyEntry, KeyTable, LiveConnection};
 use super::view::{KnownPlace, PolicyView, build_trace};
 use crate::proto::{Flow, PolicyHit};
 use std::collections::BTreeSet;
@@ -134,18 +135,22 @@ impl FlowRecorder {
                 (opening.key.tuple, &opening.key.decision, Some(&opening.connection))
             }
             FlowEvent::Counted { key, .. } => (key.tuple, &key.decision, None),
+            FlowEvent::Ended(ConnectionRecord { connection, .. }) => {
+                services.extend(connection.original_destination.map(|(address, _)| address));
+                return;
+            }
             FlowEvent::Live(ConnectionRecord { connection, decision: Some(decision), .. }) => {
                 (connection.flow, decision, Some(connection))
             }
             _ => return,
         };
+        services.extend(
+            connection.and_then(|connection| connection.original_destination).map(|(address, _)| address),
+        );
         if self.keys.has(&tuple, decision) {
             return;
         }
         objects.extend([tuple.source, tuple.destination]);
-        services.extend(
-            connection.and_then(|connection| connection.original_destination).map(|(address, _)| address),
-        );
     }
 
     /// Handles an event. Appends flows with its counters to `out`.
@@ -179,7 +184,7 @@ impl FlowRecorder {
                 self.count_totals(*allowed, *count);
                 out.push(other_flow(*allowed, count_added(*allowed, *count), now));
             }
-            FlowEvent::Ended(record) => self.end(record, view, now, out),
+            FlowEvent::Ended(record) => self.end(record, view, book, now, out),
             FlowEvent::Live(record) => self.follow(record, view, book, now, out),
             FlowEvent::LiveComplete { .. } => {
                 for (connection, live) in self.connections.finish_round() {
@@ -206,7 +211,7 @@ impl FlowRecorder {
             let is_new = view.revision != self.settled_revision;
             self.settled_revision = view.revision;
             for (tuple, id) in self.keys.waiting() {
-                self.settle(tuple, id, is_new, view, book, now, out);
+                self.settle((tuple, id), is_new, view, book, now, out);
             }
         }
         if now >= self.last_sweep + SWEEP_SECONDS {
@@ -329,6 +334,8 @@ impl FlowRecorder {
         let evaluated = view.evaluate(&ask(&facts.tuple, &entry));
         if evaluated.agrees_with(facts.decision) {
             self.stats.agreements += 1;
+            let hits = evaluated.explain(facts.decision, view.plan());
+            let evaluated = EvaluatedFlow { hits, ..evaluated };
             entry.records = build_records(&facts.tuple, &entry, &evaluated, view, book);
             entry.revision = view.revision;
         } else {
@@ -341,8 +348,7 @@ impl FlowRecorder {
     /// Evaluates a waiting key again if policy has changed. After the timeout, the record has the rule of the kernel alone.
     fn settle(
         &mut self,
-        tuple: FlowTuple,
-        id: u64,
+        (tuple, id): (FlowTuple, u64),
         is_new: bool,
         view: &PolicyView<'_>,
         book: &AddressBook,
@@ -361,7 +367,8 @@ impl FlowRecorder {
         }
         let records = if agrees {
             self.stats.agreements += 1;
-            build_records(&tuple, entry, &evaluated, view, book)
+            let hits = evaluated.explain(&entry.decision, view.plan());
+            build_records(&tuple, entry, &EvaluatedFlow { hits, ..evaluated }, view, book)
         } else {
             self.stats.disagreements += 1;
             self.stats.last_disagreement = Some(describe_disagreement(&tuple, entry, &evaluated));
@@ -386,8 +393,9 @@ impl FlowRecorder {
             return;
         }
         let question = ask(tuple, entry);
-        let evaluated = view.evaluate(&question);
+        let mut evaluated = view.evaluate(&question);
         let agrees = evaluated.agrees_with(&entry.decision);
+        evaluated.hits = evaluated.explain(&entry.decision, view.plan());
         let pending = view.evaluate_pending(&question, &evaluated.hits);
         let mut records = entry.records.clone();
         for (record, side) in records.iter_mut().zip(SIDES) {
@@ -403,6 +411,26 @@ impl FlowRecorder {
             }
         }
         self.keys.set_records(tuple, id, records, view.revision);
+    }
+
+    /// Names the service of a key if a connection was opened to one and the record names none: some kernels do not report the
+    /// destination before DNAT when a connection is opened.
+    fn name_service(&mut self, connection: ConnectionTupleRef<'_>, id: u64, book: &AddressBook) {
+        let service = FlowService::of_connection(connection, book);
+        let Some(entry) = self.keys.find_id(&connection.flow, id) else { return };
+        let is_named = |record: &Arc<FlowTemplate>| record.key.dest_service_name != NO_NAME;
+        if service.name == NO_NAME || entry.records.iter().flatten().any(is_named) {
+            return;
+        }
+        let (mut records, revision) = (entry.records.clone(), entry.revision);
+        for record in records.iter_mut().flatten() {
+            let mut template = (**record).clone();
+            template.key.dest_service_name.clone_from(&service.name);
+            template.key.dest_service_namespace.clone_from(&service.namespace);
+            template.key.dest_service_port = service.port.into();
+            *record = Arc::new(template);
+        }
+        self.keys.set_records(&connection.flow, id, records, revision);
     }
 
     /// Adds the packets and bytes of a live connection since its last report.
@@ -423,6 +451,7 @@ impl FlowRecorder {
             let key = live.key;
             if let Some(id) = key {
                 self.refresh(&connection.flow, id, view);
+                self.name_service(&connection, id, book);
             }
             let added = AddedCounters { live: 1, sent, received, ..AddedCounters::default() };
             return self.add_to_connection(&connection, key, added, now, out);
@@ -448,12 +477,20 @@ impl FlowRecorder {
         }
         if let Some(id) = key {
             self.refresh(&connection.flow, id, view);
+            self.name_service(&connection, id, book);
         }
         self.add_to_connection(&connection, key, added, now, out);
     }
 
     /// Adds the rest of a connection that has ended.
-    fn end(&mut self, record: &ConnectionRecord, view: &PolicyView<'_>, now: i64, out: &mut Vec<Flow>) {
+    fn end(
+        &mut self,
+        record: &ConnectionRecord,
+        view: &PolicyView<'_>,
+        book: &AddressBook,
+        now: i64,
+        out: &mut Vec<Flow>,
+    ) {
         match record.outcome {
             Some(ConnectionOutcome::Established) => self.stats.established += 1,
             Some(ConnectionOutcome::Refused) => self.stats.refused += 1,
@@ -475,6 +512,7 @@ impl FlowRecorder {
         let key = known.or_else(|| self.keys.find_connection(&connection).map(|entry| entry.id));
         if let Some(id) = key {
             self.refresh(&connection.flow, id, view);
+            self.name_service(&connection, id, book);
         }
         self.add_to_connection(&connection, key, added, now, out);
     }

@@ -114,9 +114,11 @@ impl KeyTable {
     /// Returns the allowed key that a connection was opened under: the one that the connection opened, else the newest.
     pub fn find_connection(&mut self, connection: &ConnectionTuple) -> Option<&mut KeyEntry> {
         let entries = self.tuples.get_mut(&connection.flow)?;
+        // Some kernels do not report the destination before DNAT when a connection is opened.
+        let is_own = |known: &ConnectionTuple| known.source_port == connection.source_port;
         let own = entries
             .iter()
-            .position(|entry| entry.decision.allowed && entry.connection.as_ref() == Some(connection));
+            .position(|entry| entry.decision.allowed && entry.connection.as_ref().is_some_and(is_own));
         let newest = || entries.iter().rposition(|entry| entry.decision.allowed);
         let position = own.or_else(newest)?;
         entries.get_mut(position)

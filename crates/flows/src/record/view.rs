@@ -4,7 +4,7 @@ use super::decision::{EvaluatedFlow, SideHits};
 use crate::proto::PolicyHit;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use tortie_plan::evaluate::{EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace};
+use tortie_plan::evaluate::{ConntrackState, EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace};
 use tortie_plan::flow::{ConnectionTuple, FlowCause, FlowDecision, FlowTuple};
 use tortie_plan::{DataplaneSettings, HostEndpointAssignment, NodePlan};
 
@@ -111,8 +111,8 @@ impl<'p> PolicyView<'p> {
         let mut path = PacketPath::new(from, to);
         path.original_destination =
             question.connection.and_then(|connection| connection.original_destination);
-        if question.kernel.is_invalid() {
-            path.connection = tortie_plan::evaluate::ConntrackState::Invalid;
+        if is_invalid(question.kernel) {
+            path.connection = ConntrackState::Invalid;
         }
         let mut trace = EvaluationTrace::default();
         let verdict = evaluator.judge(&packet, &path, Some(&mut trace));
@@ -155,16 +155,10 @@ impl KnownPlace {
     }
 }
 
-/// Properties of decisions.
-trait DecisionKind {
-    fn is_invalid(&self) -> bool;
-}
-
-impl DecisionKind for FlowDecision {
-    fn is_invalid(&self) -> bool {
-        let causes = [&self.egress, &self.ingress, &self.host_ingress, &self.host_egress];
-        causes.into_iter().any(|cause| matches!(cause, Some(FlowCause::InvalidConnection)))
-    }
+/// Returns whether the kernel dropped a packet because of its connection state.
+fn is_invalid(decision: &FlowDecision) -> bool {
+    let causes = [&decision.egress, &decision.ingress, &decision.host_ingress, &decision.host_egress];
+    causes.into_iter().any(|cause| matches!(cause, Some(FlowCause::InvalidConnection)))
 }
 
 fn build_packet(question: &FlowQuestion<'_>) -> Packet {

@@ -106,6 +106,20 @@ fn services_are_those_before_dnat() {
 }
 
 #[test]
+fn services_may_be_known_after_the_opening() {
+    let mut node = TestNode::new();
+    let key = key(OUTSIDE, B, 8080, FlowDecision { egress: None, ..open_decision() });
+    let service_of = |flows: &[Flow]| of_side(flows, Dst).key.as_ref().unwrap().dest_service_name.clone();
+    assert_eq!(service_of(&node.handle(&first_packet(&key, 4000))), "-");
+    let FlowEvent::Live(mut record) = live(&key, 4000, 5, 5) else { unreachable!() };
+    record.connection.original_destination = Some((address("10.96.0.11"), 80));
+    let event = FlowEvent::Live(record);
+    assert_eq!(node.wanted(&event), (vec![], vec![address("10.96.0.11")]));
+    assert_eq!(service_of(&node.handle(&event)), "10.96.0.11");
+    assert_eq!(service_of(&node.handle(&counted(&key, 2))), "10.96.0.11");
+}
+
+#[test]
 fn staged_policies_make_a_pending_verdict() {
     let mut node = TestNode::new();
     let key = key(OUTSIDE, B, 80, FlowDecision { egress: None, ..open_decision() });
@@ -174,6 +188,12 @@ fn verdicts_without_a_rule_are_named() {
     let flows = node.handle(&FlowEvent::Denied(opening));
     assert_eq!(describe_hits(of_side(&flows, Src), false), ["KindUnspecified spoofed source Deny -1"]);
     assert_eq!(node.recorder.stats().agreements, 1);
+    // The interface of a new workload was not ready, although the evaluation would allow its packets.
+    let decision = FlowDecision { egress: Some(FlowCause::UnknownWorkload), ..FlowDecision::default() };
+    let flows = node.handle(&first_packet(&super::key(A, OUTSIDE, 80, decision), 4000));
+    assert_eq!(action(of_side(&flows, Src)), Action::Deny);
+    assert_eq!(describe_hits(of_side(&flows, Src), false), ["KindUnspecified unknown workload Deny -1"]);
+    assert_eq!((node.recorder.stats().agreements, node.recorder.stats().disagreements), (2, 0));
 }
 
 #[test]

@@ -359,9 +359,13 @@ impl NodeEngine {
             ages.iter().for_each(|since| metrics.fib_lag.0.observe(since.elapsed().as_secs_f64()));
         }
         self.dataplane = result.dataplane;
-        if let (Some(dataplane), Some(reports)) = (&self.dataplane, result.reports) {
+        if let (Some(dataplane), Some(reports)) = (&mut self.dataplane, result.reports) {
             self.turns = (dataplane.turns(), 0);
             self.state.set_mtu(dataplane.mtu());
+            if let (Some(sources), Some(events)) = (&self.flow_sources, dataplane.take_flow_events()) {
+                // Fails only if the recorder does not take the events of several dataplanes; it takes the next.
+                let _ = sources.try_send(events);
+            }
             let _ = self.reports.send(reports).await;
         }
         self.handle(result.event);

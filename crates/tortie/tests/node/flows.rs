@@ -130,7 +130,9 @@ fn packets_become_records_of_both_sides() {
     guarded["tortie_labels"] = json!({"guarded": "yes"});
     let source = world.must("ADD", "c1", &one.path(), &config).addresses()[0].clone();
     let address = world.must("ADD", "c2", &two.path(), &guarded).addresses()[0].clone();
-    [OPEN_PORT, DENIED_PORT, OTHER_PORT, BACKEND_PORT].map(|port| listen(&two, port));
+    for port in [OPEN_PORT, DENIED_PORT, OTHER_PORT, BACKEND_PORT] {
+        listen(&two, port);
+    }
     world.calicoctl(&["apply", "-f", "-"], POLICIES);
     world.host.nft(&format!(
         "table ip service {{ chain pre {{ type nat hook prerouting priority -100;
