@@ -43,4 +43,12 @@ impl<Owner: Ord> AddressOwners<Owner> {
     pub fn has(&self, address: IpAddr) -> bool {
         self.counts.contains_key(&address)
     }
+
+    /// Returns the first owner of an address. Takes time in proportion to the number of owners if there is one.
+    pub fn find(&self, address: IpAddr) -> Option<&Owner> {
+        if !self.has(address) {
+            return None;
+        }
+        self.by_owner.iter().find(|(_, addresses)| addresses.contains(&address)).map(|(owner, _)| owner)
+    }
 }

@@ -20,11 +20,12 @@ use crate::workloads::{
     EndpointName, EndpointPermissions, LocalWorkloads, addresses, local_workload, workload_id,
 };
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tortie_model::kinds::{FelixConfiguration, IPPool, Node, WorkloadEndpoint};
 use tortie_model::salvage::{SalvagedValue, salvage};
 use tortie_model::{KeyRange, Kind, Resource, StoreKey, StoreValue};
-use tortie_plan::{DataplaneSettings, PlanUpdate, WorkloadId};
+use tortie_plan::{AddressIdentity, DataplaneSettings, PlanUpdate, ServiceIdentity, WorkloadId};
 
 /// The kinds that define policy, besides workload endpoints.
 pub const POLICY_KINDS: [Kind; 10] = [
@@ -415,6 +416,17 @@ impl PlanCompute {
     /// Returns whether a profile is known.
     pub fn has_profile(&self, name: &str) -> bool {
         self.policies.has_profile(name)
+    }
+
+    /// Returns the object of the cluster that an address belongs to: a workload, a host endpoint or a network set.
+    pub fn identify(&self, address: IpAddr) -> Option<AddressIdentity> {
+        self.policies.identify(address)
+    }
+
+    /// Returns the service that an address belongs to. Services are known if the datastore contains those of Kubernetes.
+    pub fn find_service(&self, address: IpAddr) -> Option<ServiceIdentity> {
+        let (namespace, name) = self.service_addresses.find(address)?;
+        Some(ServiceIdentity { namespace: namespace.clone(), name: name.clone() })
     }
 
     pub fn settings(&self) -> &DataplaneSettings {

@@ -1,11 +1,14 @@
 //! Connects to a collector, ours or Goldmane, with mutual TLS.
 
+use crate::proto::flow_collector_client::FlowCollectorClient;
 use crate::proto::flows_client::FlowsClient;
+use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tokio::net::UnixStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of pings, and time for their answer, after which a connection is closed.
@@ -39,8 +42,19 @@ pub enum ConnectError {
 }
 
 impl CollectorTarget {
-    /// Connects. The files are read each time, so renewed certificates take effect.
+    /// Connects to read flows.
     pub async fn connect(&self) -> Result<FlowsClient<Channel>, ConnectError> {
+        let channel = self.open_channel().await?;
+        Ok(FlowsClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES))
+    }
+
+    /// Connects to send flows.
+    pub async fn connect_sender(&self) -> Result<FlowCollectorClient<Channel>, ConnectError> {
+        Ok(FlowCollectorClient::new(self.open_channel().await?))
+    }
+
+    /// Connects. The files are read each time, so renewed certificates take effect.
+    async fn open_channel(&self) -> Result<Channel, ConnectError> {
         let server = &self.server;
         let invalid = || ConnectError::Address { server: server.clone() };
         let (host, port) = server.rsplit_once(':').ok_or_else(invalid)?;
@@ -60,12 +74,25 @@ impl CollectorTarget {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        let channel = endpoint.connect().await.map_err(|error| ConnectError::Connect {
+        endpoint.connect().await.map_err(|error| ConnectError::Connect {
             server: server.clone(),
             reason: describe_causes(&error),
-        })?;
-        Ok(FlowsClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES))
+        })
     }
+}
+
+/// Connects to the socket of a node to read the flows that it has recorded.
+pub async fn connect_node(socket: &Path) -> Result<FlowsClient<Channel>, ConnectError> {
+    let path = socket.to_owned();
+    let endpoint = Endpoint::from_static("http://node").connect_timeout(CONNECT_TIMEOUT);
+    let connector = tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
+    });
+    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| {
+        ConnectError::Connect { server: socket.display().to_string(), reason: describe_causes(&error) }
+    })?;
+    Ok(FlowsClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES))
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, ConnectError> {

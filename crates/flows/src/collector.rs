@@ -4,7 +4,7 @@ use crate::metrics::CollectorMetrics;
 use crate::proto::{Filter, Flow, FlowListResult, FlowResult, ListMetadata};
 use crate::resend::{NodeConnection, ResendFilter};
 use crate::ring::{
-    BucketNumber, BucketSnapshot, FlowQuery, FlowRing, MAX_RESULT_BYTES, QueryError, RingOptions,
+    BucketNumber, BucketSnapshot, FlowQuery, FlowRejection, FlowRing, MAX_RESULT_BYTES, QueryError, RingOptions,
 };
 use prost::Message;
 use std::net::IpAddr;
@@ -112,6 +112,22 @@ impl FlowCollector {
                 self.metrics.folded.inc_by(recorded.folded_keys as u64);
             }
             Err(rejection) => self.count_rejection(from, &rejection, now),
+        }
+    }
+
+    /// Records a flow of this node itself.
+    pub fn record(&self, flow: &Flow) -> Result<(), FlowRejection> {
+        self.metrics.received.inc();
+        let recorded = self.write(|ring| ring.add(flow, now_seconds()));
+        match recorded {
+            Ok(recorded) => {
+                self.metrics.folded.inc_by(recorded.folded_keys as u64);
+                Ok(())
+            }
+            Err(rejection) => {
+                self.metrics.dropped.inc();
+                Err(rejection)
+            }
         }
     }
 

@@ -240,6 +240,9 @@ struct UpArgs {
     /// Record the input events of every node for `tortie replay`, in nodes/NODE/recording in the lab's directory
     #[arg(long)]
     record: bool,
+    /// Record flows on every node; `tortie flows list --lab NAME` prints them
+    #[arg(long, conflicts_with = "kubernetes")]
+    flows: bool,
     /// On failure, leave everything in place instead of removing it
     #[arg(long)]
     keep: bool,
@@ -370,7 +373,9 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
 async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -> LabResult<()> {
     match command {
         LabCommand::Up(args) => {
-            let UpArgs { nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, keep, .. } = args;
+            let UpArgs {
+                nodes, datastore, topology, bgp, encap, bird, hubs, pools, record, flows, keep, ..
+            } = args;
             let default = if args.kubernetes { LabDatastore::Kubernetes } else { LabDatastore::Embedded };
             let datastore = datastore.unwrap_or(default);
             let mut kubernetes = None;
@@ -386,7 +391,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
             };
             let hints = [first, "status", "exec node1 -- ip route"];
             let plain = LabCluster::new(place, datastore, topology, nodes);
-            let cluster = LabCluster { bgp, encap, bird, hubs, pools, record, kubernetes, ..plain };
+            let cluster = LabCluster { bgp, encap, bird, hubs, pools, record, flows, kubernetes, ..plain };
             up::up(place, cluster, keep).await?;
             print_progress(&format!("try: {}", hints.map(|words| place.command(words)).join("; ")));
             Ok(())

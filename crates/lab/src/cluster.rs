@@ -40,6 +40,9 @@ pub struct LabCluster {
     /// Whether nodes record their input events.
     #[serde(default)]
     pub record: bool,
+    /// Whether nodes record flows.
+    #[serde(default)]
+    pub flows: bool,
     /// Unix socket of the datastore, reachable from every network namespace; the kubeconfig path if the datastore is
     /// Kubernetes.
     pub endpoint: String,
@@ -61,6 +64,7 @@ impl LabCluster {
             bird: Vec::new(),
             hubs: 0,
             record: false,
+            flows: false,
             endpoint: store::endpoint(place, datastore),
             pools: Vec::new(),
             nodes: topology.nodes(nodes),

@@ -32,3 +32,4 @@ mod up;
 
 pub use cli::{LabArgs, run};
 pub use error::{LabError, LabResult};
+pub use place::LabPaths;

@@ -102,6 +102,7 @@ pub fn daemon_variables(cluster: &LabCluster, node: &str) -> Vec<(String, String
     // Without BGP, nodes program the routes to each other's blocks themselves.
     variables.extend((cluster.bgp == BgpMode::None).then_some(("FELIX_PROGRAMCLUSTERROUTES", "Enabled")));
     variables.extend(cluster.has_bird(node).then_some(("TORTIE_BIRD", "true")));
+    variables.extend(cluster.flows.then_some(("FELIX_FLOWLOGSLOCALREPORTER", "Enabled")));
     variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 

@@ -176,5 +176,7 @@ pub const TUNNELS_COMPONENT: &str = "tunnels";
 pub const ROUTES_COMPONENT: &str = "routes";
 pub const OVERRULED_COMPONENT: &str = "allowed traffic";
 pub const OFFLOAD_COMPONENT: &str = "flow table";
+/// The recording of flows.
+pub const FLOW_RECORDS_COMPONENT: &str = "flow records";
 /// A Calico Felix that runs beside the node.
 pub const FELIX_COMPONENT: &str = "felix";

@@ -10,6 +10,7 @@ pub mod engine;
 mod failpoint;
 mod feed;
 mod files;
+mod flow_records;
 mod health;
 mod http;
 mod install;

@@ -126,6 +126,11 @@ impl NodeArgs {
         self.run_dir.join("node.sock")
     }
 
+    /// Returns the path of the socket that serves flow records.
+    pub fn flows_socket(&self) -> PathBuf {
+        self.run_dir.join("flows.sock")
+    }
+
     /// Returns the file with the workloads that have a live HTTP proxy.
     pub fn http_proxies_file(&self) -> PathBuf {
         self.run_dir.join("http-proxies.json")

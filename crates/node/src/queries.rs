@@ -96,6 +96,8 @@ enum QueryError {
     UnknownQuestion(String),
     #[error("{}", trouble.as_deref().unwrap_or("this node does not speak BGP"))]
     NoBgp { trouble: Option<String> },
+    #[error("this node does not record flows; set flowLogsLocalReporter or flowLogsGoldmaneServer")]
+    NoFlows,
     #[error(transparent)]
     Backend(#[from] BgpBackendError),
     #[error(transparent)]
@@ -111,6 +113,10 @@ async fn answer(question: &Value, state: &NodeState) -> Result<Value, QueryError
         Some("bgp routes") => list_routes(state).await,
         Some("bgp ready") => check_bgp(state, question).await,
         Some("settings") => Ok(list_settings(state)),
+        Some("flows") => match state.flow_records() {
+            Some(status) => Ok(status.to_json()),
+            None => Err(QueryError::NoFlows),
+        },
         Some(other) => Err(QueryError::UnknownQuestion(other.to_owned())),
         None => Err(QueryError::NoQuestion),
     }

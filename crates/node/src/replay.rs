@@ -2,7 +2,7 @@
 
 use crate::engine::{EngineAction, EngineCore, PlanChange, event_from_json, held_from_json};
 use crate::recording::{DIGEST_KEY, digest};
-use crate::{bgp, policy_sync};
+use crate::{bgp, flow_records, policy_sync};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -81,6 +81,7 @@ pub fn build_core(header: &RecordingHeader) -> Result<EngineCore, RecordFormatEr
         core.register(bgp::PLAN_CONSUMER);
     }
     core.register(policy_sync::PLAN_CONSUMER);
+    core.register(flow_records::PLAN_CONSUMER);
     Ok(core)
 }
 

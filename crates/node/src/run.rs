@@ -5,6 +5,7 @@ use crate::attachment_reclaimer::{self, AttachmentReclaimer};
 use crate::cni::{self, CniService};
 use crate::decommission::{self, DecommissionError, LivePodHandling};
 use crate::engine::{EngineCore, EngineHandle, NodeEngine};
+use crate::flow_records::{self, FlowRecordTask};
 use crate::install::{CniInstaller, InstallError};
 use crate::journal::AttachmentJournal;
 use crate::lock::{DirLock, LockError, NetnsLock};
@@ -362,6 +363,14 @@ impl StartedNode<'_> {
         let (handle, inbox) = EngineHandle::channel();
         let server = SyncServer::new(args, handle.clone(), self.state.clone());
         tasks.spawn("the policy-sync server", server.run(engine.register(policy_sync::PLAN_CONSUMER)));
+        let flows = FlowRecordTask::new(
+            self.state.clone(),
+            handle.clone(),
+            engine.register(flow_records::PLAN_CONSUMER),
+            engine.follow_flows(),
+            args.flows_socket(),
+        );
+        tasks.spawn("the flow records", flows.run());
         tasks.spawn("the engine", engine.run(feed, inbox, routes));
         Ok((handle, reports))
     }

@@ -1,6 +1,7 @@
 //! State that the tasks of the daemon share: health, the effective settings, and the workloads of the plan.
 
 use crate::bgp;
+use crate::flow_records::FlowRecordStatus;
 use crate::http::DenialMetrics;
 use crate::metrics::NodeMetrics;
 use crate::queries::RunningBgp;
@@ -55,6 +56,8 @@ struct SharedNodeFacts {
     changed_workloads: BTreeSet<WorkloadId>,
     /// The BGP backend, if BGP is enabled.
     running: Option<RunningBgp>,
+    /// The state of flow records, if they are enabled.
+    flow_records: Option<FlowRecordStatus>,
 }
 
 impl NodeState {
@@ -310,6 +313,15 @@ impl NodeState {
 
     pub fn running_bgp(&self) -> Option<RunningBgp> {
         self.lock().running.clone()
+    }
+
+    pub fn set_flow_records(&self, status: Option<FlowRecordStatus>) {
+        self.lock().flow_records = status;
+    }
+
+    /// Returns the state of flow records, if they are enabled.
+    pub fn flow_records(&self) -> Option<FlowRecordStatus> {
+        self.lock().flow_records.clone()
     }
 
     /// Updates the workloads in the plan.

@@ -6,6 +6,7 @@ mod change;
 mod endpoint;
 pub mod evaluate;
 pub mod flow;
+mod identity;
 mod marks;
 mod nat;
 mod policy;
@@ -20,6 +21,7 @@ mod workload;
 pub use assign::{HostEndpointAssignment, assign};
 pub use change::{AddressSet, NodePlan, PeerLabels, PlanUpdate, ServiceAccountId};
 pub use endpoint::{EndpointId, EndpointTier, HostEndpointPolicy, TierDefaultAction, WorkloadPolicy};
+pub use identity::{AddressIdentity, IdentityKind, ServiceIdentity};
 pub use marks::MarkBits;
 pub use nat::{ALL_POOLS_SET, FloatingIp, NAT_EXCLUSIONS_SET, NAT_SOURCES_SET, NatSettings};
 pub use policy::{

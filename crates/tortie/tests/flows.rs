@@ -64,11 +64,13 @@ fn the_collector_serves_until_it_is_stopped() {
 }
 
 #[test]
-fn reading_without_a_collector_names_the_option() {
-    let output = tortie().args(["flows", "list"]).output().unwrap();
-    let error = error_of(&output);
-    assert!(
-        error.starts_with("no flow collector is configured: give --server HOST:PORT or set GOLDMANE_HOST"),
-        "{error}"
-    );
+fn reading_without_a_source_names_the_options() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["list", "follow"] {
+        let output = tortie().args(["flows", command, "--run-dir"]).arg(dir.path()).output().unwrap();
+        let error = error_of(&output);
+        for part in ["flows.sock", "--server HOST:PORT", "flowLogsLocalReporter: Enabled"] {
+            assert!(error.contains(part), "{part} is not in {error}");
+        }
+    }
 }

@@ -43,6 +43,8 @@ pub(super) struct LabelledItem {
     ports: PortListId,
     /// The node of a workload endpoint.
     pub node: Symbol,
+    /// The prefix from which the name of a workload's pod was generated; empty for other names.
+    pub name_prefix: Symbol,
 }
 
 /// The parts of an item. Nets and ports are sorted and unique.
@@ -51,6 +53,7 @@ pub(super) struct LabelledParts<'a> {
     pub namespace: Symbol,
     pub class: ClassId,
     pub node: Symbol,
+    pub name_prefix: Symbol,
     pub nets: &'a [IpNet],
     pub ports: &'a [NamedPort],
 }
@@ -84,6 +87,10 @@ impl ItemNets {
 }
 
 impl LabelledItem {
+    pub fn kind(&self) -> LabelledKind {
+        self.kind
+    }
+
     pub fn is_workload(&self) -> bool {
         self.kind == LabelledKind::Workload
     }
@@ -122,6 +129,10 @@ impl LabelledTable {
         self.by_name.hash(&(kind, namespace, name))
     }
 
+    pub fn name_of(&self, item: &LabelledItem) -> &str {
+        std::str::from_utf8(self.names.get(item.name)).unwrap_or_default()
+    }
+
     pub fn get(&self, id: LabelledId) -> Option<&LabelledItem> {
         self.slots.get(id)?.as_ref()
     }
@@ -147,13 +158,14 @@ impl LabelledTable {
     }
 
     pub fn is(&self, id: LabelledId, parts: &LabelledParts<'_>) -> bool {
-        self.get(id).is_some_and(|item| item.class == parts.class && item.node == parts.node)
-            && self.nets(id) == parts.nets
+        self.get(id).is_some_and(|item| {
+            item.class == parts.class && item.node == parts.node && item.name_prefix == parts.name_prefix
+        }) && self.nets(id) == parts.nets
             && self.ports(id) == parts.ports
     }
 
     pub fn insert(&mut self, kind: LabelledKind, name: &str, parts: LabelledParts<'_>) -> LabelledId {
-        let LabelledParts { namespace, class, node, nets, ports } = parts;
+        let LabelledParts { namespace, class, node, name_prefix, nets, ports } = parts;
         let name = name.as_bytes();
         let item = LabelledItem {
             kind,
@@ -166,6 +178,7 @@ impl LabelledTable {
             },
             ports: self.ports.hold(ports, || ports.into()),
             node,
+            name_prefix,
         };
         let id = self.ids.take();
         *self.slots.at(id) = Some(item);
@@ -203,9 +216,6 @@ impl LabelledTable {
             .iter()
             .filter_map(|(_, item)| item.as_ref())
             .filter(|item| item.kind == LabelledKind::Workload);
-        workloads.map(|item| {
-            let name = std::str::from_utf8(self.names.get(item.name)).unwrap_or_default();
-            (name, item, item.nets.as_slice())
-        })
+        workloads.map(|item| (self.name_of(item), item, item.nets.as_slice()))
     }
 }

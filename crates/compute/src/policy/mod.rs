@@ -16,6 +16,7 @@ mod chunked;
 mod convert;
 mod hash_index;
 mod id_set;
+mod identities;
 mod ids;
 mod interner;
 mod label_index;
@@ -330,10 +331,12 @@ impl PolicyCompute {
         let class = subject.hold_class(&mut self.symbols);
         let ports: Vec<NamedPort> = subject.hold_ports(&mut self.symbols);
         let node = subject.hold_node(&mut self.symbols);
-        let parts = LabelledParts { namespace, class, node, nets: subject.nets(), ports: &ports };
+        let name_prefix = subject.hold_name_prefix(&mut self.symbols);
+        let nets = subject.nets();
+        let parts = LabelledParts { namespace, class, node, name_prefix, nets, ports: &ports };
         if known.is_some_and(|known| self.labelled.is(known, &parts)) {
             self.symbols.release_class(class);
-            self.release_symbols([namespace, node], &ports);
+            self.release_symbols([namespace, node, name_prefix], &ports);
             return;
         }
         if self.symbols.holders(class) == 1 {
@@ -374,7 +377,7 @@ impl PolicyCompute {
 
     fn forget_item(&mut self, old: &LabelledItem, ports: &[NamedPort]) {
         self.drop_class(old.class);
-        self.release_symbols([old.namespace, old.node], ports);
+        self.release_symbols([old.namespace, old.node, old.name_prefix], ports);
     }
 
     fn touch_item(&mut self, item: LabelledId) {
@@ -390,7 +393,7 @@ impl PolicyCompute {
         self.symbols.release_class(class);
     }
 
-    fn release_symbols(&mut self, names: [Symbol; 2], ports: &[NamedPort]) {
+    fn release_symbols(&mut self, names: [Symbol; 3], ports: &[NamedPort]) {
         names.into_iter().for_each(|symbol| self.symbols.release(symbol));
         ports.iter().for_each(|port| self.symbols.release(port.name));
     }

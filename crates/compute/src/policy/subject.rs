@@ -21,6 +21,7 @@ pub(super) struct LabelledSource<'a> {
     nets: Vec<IpNet>,
     ports: Vec<(&'a str, u8, u16)>,
     node: &'a str,
+    name_prefix: &'a str,
 }
 
 impl<'a> LabelledSource<'a> {
@@ -36,7 +37,9 @@ impl<'a> LabelledSource<'a> {
         set_label(&mut labels, SERVICE_ACCOUNT_LABEL, &spec.service_account_name);
         let ports = spec.ports.iter().map(|port| (port.name.as_str(), &port.protocol, port.port));
         let nets = addresses(endpoint).map(IpNet::from).collect();
-        LabelledSource { labels, node: &spec.node, ..LabelledSource::new(&spec.profiles, nets, ports) }
+        let name_prefix = meta.generate_name.as_str();
+        let rest = LabelledSource::new(&spec.profiles, nets, ports);
+        LabelledSource { labels, node: &spec.node, name_prefix, ..rest }
     }
 
     /// Reads a host endpoint. Its addresses are the expected ones: those of its interface are unknown to other nodes.
@@ -77,7 +80,14 @@ impl<'a> LabelledSource<'a> {
         let names = profiles.iter().enumerate();
         let unique = names.filter(|(index, name)| !profiles[..*index].contains(name));
         let profiles = unique.map(|(_, name)| Cow::Borrowed(name.as_str())).collect();
-        LabelledSource { labels: Vec::new(), profiles, nets, ports: ports.collect(), node: "" }
+        LabelledSource {
+            labels: Vec::new(),
+            profiles,
+            nets,
+            ports: ports.collect(),
+            node: "",
+            name_prefix: "",
+        }
     }
 
     /// Returns the class and adds a reference to it.
@@ -98,6 +108,11 @@ impl<'a> LabelledSource<'a> {
     /// Returns the node of a workload endpoint and adds a reference to its name.
     pub fn hold_node(&self, symbols: &mut SymbolTable) -> Symbol {
         symbols.hold(self.node)
+    }
+
+    /// Returns the prefix of a generated name and adds a reference to it.
+    pub fn hold_name_prefix(&self, symbols: &mut SymbolTable) -> Symbol {
+        symbols.hold(self.name_prefix)
     }
 
     pub fn nets(&self) -> &[IpNet] {

@@ -7,6 +7,7 @@ mod conversions;
 mod effects;
 mod faults;
 mod history;
+mod identities;
 mod oracle;
 mod orders;
 mod proxies;

@@ -129,7 +129,7 @@ impl FlowRing {
             folded_keys: 0,
             scratch: Vec::new(),
         };
-        ring.current = ring.number_at(now).max(HISTORY_BUCKETS);
+        ring.current = ring.bucket_at(now).max(HISTORY_BUCKETS);
         ring
     }
 
@@ -172,7 +172,8 @@ impl FlowRing {
             + self.labels.bytes()
     }
 
-    fn number_at(&self, seconds: i64) -> BucketNumber {
+    /// Returns the bucket of a time.
+    pub fn bucket_at(&self, seconds: i64) -> BucketNumber {
         let number = seconds.max(0) / self.window();
         // The last numbers are unused so that the end of the ring can be represented.
         u32::try_from(number).unwrap_or(u32::MAX).min(u32::MAX - 2)
@@ -184,7 +185,7 @@ impl FlowRing {
 
     /// Moves the ring to the present time and drops buckets that are older than the history. Returns the number of new buckets.
     pub fn advance(&mut self, now: i64) -> u32 {
-        let target = self.number_at(now).max(self.current);
+        let target = self.bucket_at(now).max(self.current);
         let steps = target - self.current;
         for _ in 0..steps.min(RING_BUCKETS) {
             self.drop_oldest();
@@ -232,7 +233,7 @@ impl FlowRing {
     pub fn add(&mut self, flow: &proto::Flow, now: i64) -> Result<RecordedFlow, FlowRejection> {
         let key = check_flow(flow)?;
         self.advance(now);
-        let bucket = self.number_at(flow.start_time);
+        let bucket = self.bucket_at(flow.start_time);
         let end = self.current + 2;
         if flow.start_time < 0 || !(self.oldest()..end).contains(&bucket) {
             return Err(FlowRejection::OutsideRing {

@@ -34,7 +34,7 @@ pub fn resolve_time(time: i64, now: i64) -> i64 {
 impl FlowRing {
     /// Returns the first bucket that starts at `seconds` or later.
     pub fn first_bucket_from(&self, seconds: i64) -> BucketNumber {
-        self.number_at(seconds.max(0).saturating_add(self.window() - 1))
+        self.bucket_at(seconds.max(0).saturating_add(self.window() - 1))
     }
 
     /// Returns the first bucket of a stream. Zero starts with the next bucket that will be complete, so that the stream

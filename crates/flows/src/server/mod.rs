@@ -1,6 +1,7 @@
 //! The collector's server: binds its sockets and serves nodes and readers until it is stopped.
 
 mod listener;
+mod local;
 mod services;
 mod stream;
 
@@ -13,6 +14,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use listener::{ListenerTls, accept_connections, load_tls};
+pub use local::serve_local_flows;
 use prometheus_client::metrics::counter::Counter;
 use services::FlowService;
 use std::io::{self, Write};

@@ -1,6 +1,7 @@
 //! The collector's network interfaces with clients that are not ours: gRPC with Python's grpcio, HTTP with curl.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod push;
 mod whisker;
 
 use std::net::SocketAddr;

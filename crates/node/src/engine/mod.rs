@@ -20,8 +20,9 @@ pub use event::{
     RequestRefusal, WaiterId,
 };
 pub use json::{event_from_json, event_to_json, held_from_json, held_to_json};
-pub use requests::{EngineHandle, EngineInbox, EngineRequestError};
+pub use requests::{EngineHandle, EngineInbox, EngineRequestError, FoundObjects};
 
+use crate::flow_records::FlowEventReceiver;
 use crate::health::ROUTES_COMPONENT;
 use crate::metrics::NodeMetrics;
 use crate::recording::NodeRecording;
@@ -46,6 +47,8 @@ use tortie_sync::Feed as FeedReceiver;
 
 /// Maximum number of events that are handled before their changes are applied.
 const MAX_EVENTS_PER_BATCH: usize = 1024;
+/// Number of dataplanes whose flow events wait for the recorder; it needs only the newest.
+const FLOW_SOURCE_CAPACITY: usize = 8;
 /// Interval between checks for conditions without an event: expired timers, and the end of the dataplane.
 const ENGINE_TICK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,8 @@ pub struct NodeEngine {
     work: Option<JoinHandle<DataplaneTaskResult>>,
     /// Passes on the report channel of each new dataplane.
     reports: mpsc::Sender<ReportReceiver>,
+    /// Passes on the flow events of each new dataplane.
+    flow_sources: Option<mpsc::Sender<FlowEventReceiver>>,
     /// Objects that the kernel refuses, with the reason. Each is logged only once.
     refused: BTreeMap<String, String>,
     answers: HashMap<WaiterId, oneshot::Sender<Result<(), RequestRefusal>>>,
@@ -109,6 +114,7 @@ impl NodeEngine {
             turns: Default::default(),
             work: None,
             reports,
+            flow_sources: None,
             refused: BTreeMap::new(),
             answers: HashMap::new(),
             next_waiter: 0,
@@ -127,6 +133,13 @@ impl NodeEngine {
         receiver
     }
 
+    /// Returns a channel of the flow events of each new dataplane.
+    pub fn follow_flows(&mut self) -> mpsc::Receiver<FlowEventReceiver> {
+        let (sender, sources) = mpsc::channel(FLOW_SOURCE_CAPACITY);
+        self.flow_sources = Some(sender);
+        sources
+    }
+
     /// Runs the loop. While the dataplane works, no other events are received; they wait in their bounded channels.
     pub async fn run(
         mut self,
@@ -138,7 +151,7 @@ impl NodeEngine {
         let heartbeat = self.state.liveness.part("engine");
         let dataplane = self.state.liveness.part("dataplane-loop");
         let mut announced = self.state.announced();
-        let EngineInbox { mut requests, proxies } = inbox;
+        let EngineInbox { mut requests, proxies, mut lookups } = inbox;
         loop {
             heartbeat.beat();
             let idle = self.work.is_none();
@@ -149,6 +162,7 @@ impl NodeEngine {
                     None => return tracing::error!("the feed of the datastore has ended"),
                 },
                 Some(request) = requests.recv(), if idle => self.handle_request(request).await,
+                Some(lookup) = lookups.recv() => lookup.respond(self.core.compute()),
                 Some(updates) = routes.recv(), if idle => self.handle_routes(updates),
                 Ok(()) = announced.changed(), if idle => {
                     let ids = announced.borrow_and_update().iter().cloned().collect();
@@ -345,9 +359,13 @@ impl NodeEngine {
             ages.iter().for_each(|since| metrics.fib_lag.0.observe(since.elapsed().as_secs_f64()));
         }
         self.dataplane = result.dataplane;
-        if let (Some(dataplane), Some(reports)) = (&self.dataplane, result.reports) {
+        if let (Some(dataplane), Some(reports)) = (&mut self.dataplane, result.reports) {
             self.turns = (dataplane.turns(), 0);
             self.state.set_mtu(dataplane.mtu());
+            if let (Some(sources), Some(events)) = (&self.flow_sources, dataplane.take_flow_events()) {
+                // Fails only if the recorder does not take the events of several dataplanes; it takes the next.
+                let _ = sources.try_send(events);
+            }
             let _ = self.reports.send(reports).await;
         }
         self.handle(result.event);

@@ -3,13 +3,18 @@
 
 use super::event::{EngineEvent, HttpProxyChange, RequestRefusal, WaiterId};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tortie_compute::PlanCompute;
 use tortie_model::{Revision, StoreKey, StoreValue};
-use tortie_plan::WorkloadId;
+use tortie_plan::{AddressIdentity, ServiceIdentity, WorkloadId};
 
 /// Capacity of the request channel; further senders wait. CNI does not handle more requests than this at a time.
 const REQUEST_QUEUE_CAPACITY: usize = 1024;
+
+/// Capacity of the channel for lookups; only flow records send them, one at a time.
+const LOOKUP_QUEUE_CAPACITY: usize = 4;
 
 type AnswerSender = oneshot::Sender<Result<(), RequestRefusal>>;
 
@@ -39,6 +44,37 @@ pub enum EngineRequestError {
 pub struct EngineHandle {
     requests: mpsc::Sender<EngineRequest>,
     proxies: Arc<ProxyReports>,
+    lookups: mpsc::Sender<LookupRequest>,
+}
+
+/// Asks which objects have addresses.
+#[derive(Debug)]
+pub(super) struct LookupRequest {
+    objects: Vec<IpAddr>,
+    services: Vec<IpAddr>,
+    answer: oneshot::Sender<FoundObjects>,
+}
+
+/// The objects that have addresses; addresses without an object are not listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundObjects {
+    pub objects: Vec<(IpAddr, AddressIdentity)>,
+    pub services: Vec<(IpAddr, ServiceIdentity)>,
+}
+
+impl LookupRequest {
+    pub fn respond(self, compute: &PlanCompute) {
+        let objects = self.objects.into_iter();
+        let services = self.services.into_iter();
+        let found = FoundObjects {
+            objects: objects.filter_map(|address| Some((address, compute.identify(address)?))).collect(),
+            services: services
+                .filter_map(|address| Some((address, compute.find_service(address)?)))
+                .collect(),
+        };
+        // The requester may have gone away.
+        let _ = self.answer.send(found);
+    }
 }
 
 /// The engine's end of an [`EngineHandle`].
@@ -46,6 +82,7 @@ pub struct EngineHandle {
 pub struct EngineInbox {
     pub(super) requests: mpsc::Receiver<EngineRequest>,
     pub(super) proxies: Arc<ProxyReports>,
+    pub(super) lookups: mpsc::Receiver<LookupRequest>,
 }
 
 /// The latest report about the proxy of each workload that the engine has not handled yet. Its size is bounded by the
@@ -78,8 +115,9 @@ impl EngineHandle {
     pub fn channel() -> (EngineHandle, EngineInbox) {
         let (sender, requests) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let proxies = Arc::new(ProxyReports::default());
-        let inbox = EngineInbox { requests, proxies: proxies.clone() };
-        (EngineHandle { requests: sender, proxies }, inbox)
+        let (lookup_sender, lookups) = mpsc::channel(LOOKUP_QUEUE_CAPACITY);
+        let inbox = EngineInbox { requests, proxies: proxies.clone(), lookups };
+        (EngineHandle { requests: sender, proxies, lookups: lookup_sender }, inbox)
     }
 
     /// Reports whether the proxy of a workload receives its policy and is in sync. Only then rules with HTTP conditions
@@ -104,6 +142,13 @@ impl EngineHandle {
     /// Returns when nothing of the endpoint is left in the kernel.
     pub async fn detach(&self, key: StoreKey, revision: Option<Revision>) -> Result<(), EngineRequestError> {
         self.send(RequestKind::Detach { key, revision }).await
+    }
+
+    /// Returns the objects and the services that have addresses, or `None` if the engine has ended.
+    pub async fn find_objects(&self, objects: Vec<IpAddr>, services: Vec<IpAddr>) -> Option<FoundObjects> {
+        let (answer, answered) = oneshot::channel();
+        self.lookups.send(LookupRequest { objects, services, answer }).await.ok()?;
+        answered.await.ok()
     }
 
     /// Keeps an endpoint of the datastore in the plan until it is detached.

@@ -3,6 +3,7 @@
 mod page;
 pub mod wireguard;
 
+use crate::flow_records::FlowRecordStatus;
 use crate::logs::LogCounters;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,6 +26,7 @@ declare_metrics! {
         pub flow: FlowMetrics;
         pub table: TableMetrics;
         pub policy_sync: PolicySyncMetrics;
+        pub flow_records: FlowRecordMetrics;
         pub apply_time: SummaryMetric;
         pub fib_lag: FibLagMetric;
         log_counters: OnceLock<Arc<LogCounters>>;
@@ -128,6 +130,55 @@ declare_metrics! {
     }
 }
 
+declare_metrics! {
+    /// The recording of flows.
+    #[derive(Debug, Default)]
+    pub struct FlowRecordMetrics {
+        allowed: Counter = "tortie_flow_records_allowed_connections", "New connections in flow records";
+        denied: Counter = "tortie_flow_records_denied_packets", "Denied packets in flow records";
+        counted: LabelledFamily<Counter> = "tortie_flow_records_counted_only",
+            "New connections and denied packets that the kernel counted without their addresses";
+        agreements: Counter = "tortie_flow_records_agreements",
+            "Flows whose rule in the kernel was the one that the plan says";
+        disagreements: Counter = "tortie_flow_records_disagreements",
+            "Flows whose rule in the kernel was not the one that the plan says";
+        lost: LabelledFamily<Counter> = "tortie_flow_records_lost", "Events of flows that were lost, by part";
+        flows: Gauge = "tortie_flow_records_flows", "Flows of the last hour in memory";
+        bytes: Gauge = "tortie_flow_records_bytes", "Estimated memory of flow records";
+        folded: Counter = "tortie_flow_records_folded_flows",
+            "Flows that were combined because of the memory limit";
+        sent: Counter = "tortie_flow_records_sent", "Flows that were sent to the collector";
+    }
+}
+
+impl FlowRecordMetrics {
+    pub fn set(&self, status: &FlowRecordStatus) {
+        let stats = &status.stats;
+        set_counter(&self.allowed, stats.allowed);
+        set_counter(&self.denied, stats.denied);
+        for (verdict, number) in [("allowed", stats.other_allowed), ("denied", stats.other_denied)] {
+            set_counter(&self.counted.get_or_create(&[("verdict", verdict.to_owned())]), number);
+        }
+        set_counter(&self.agreements, stats.agreements);
+        set_counter(&self.disagreements, stats.disagreements);
+        for (part, number) in [
+            ("openings", stats.lost_openings),
+            ("endings", stats.lost_endings),
+            ("receiver", stats.lost_receiver),
+            ("reads", stats.lost_reads),
+            ("keys", stats.forgotten_keys),
+            ("connections", stats.forgotten_connections),
+            ("rejected", status.rejected),
+        ] {
+            set_counter(&self.lost.get_or_create(&[("part", part.to_owned())]), number);
+        }
+        set_gauge(&self.flows, status.flows);
+        set_gauge(&self.bytes, status.flow_bytes + status.key_bytes);
+        set_counter(&self.folded, status.folded);
+        set_counter(&self.sent, status.push.as_ref().map_or(0, |push| push.sent));
+    }
+}
+
 /// Time from learning a route until the kernel has it.
 #[derive(Debug)]
 pub struct FibLagMetric(pub Histogram);
@@ -163,6 +214,7 @@ impl NodeMetrics {
         metrics.flow.register(&mut registry);
         metrics.table.register(&mut registry);
         metrics.policy_sync.register(&mut registry);
+        metrics.flow_records.register(&mut registry);
         registry.register(
             "bgp_fib_lag_seconds",
             "Time from learning routes to having them in the kernel, of the oldest of each batch",

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 use super::NodeMetrics;
+use crate::flow_records::FlowRecordStatus;
 use crate::{bgp, http};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -63,6 +64,7 @@ const FELIX_DASHBOARD_METRICS: [&str; 15] = [
 fn render_sample() -> String {
     let metrics = NodeMetrics::new("node1");
     metrics.set_totals(&ObjectCounts::default());
+    metrics.flow_records.set(&FlowRecordStatus::default());
     metrics.cni_requests.get_or_create(&[("command", "ADD".into()), ("code", "0".into())]).inc();
     metrics.closed_connections.get_or_create(&[("listener", "health".into())]).inc();
     metrics.plan_consumer_resyncs.get_or_create(&[("consumer", "bgp".into())]).inc();

@@ -14,6 +14,7 @@ mod variables_page;
 
 use detect::DetectionError;
 pub use felix::FelixSettings;
+pub use interfaces::list_local_interfaces;
 pub use name::read_node_name;
 pub use register::{ComparedInterfaces, refresh_addresses, register};
 pub use variables::{NODE_VARIABLES, NodeVariable, VariableGroup, is_node_variable};

@@ -23,6 +23,8 @@ pub struct EvaluationIndex<'p> {
     pub(super) policies: &'p BTreeMap<PolicyId, Arc<PlannedPolicy>>,
     pub(super) profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
     sets: SetSource<'p>,
+    /// Staged policies decide like enforced ones.
+    pub(super) enforces_staged: bool,
 }
 
 #[derive(Clone)]
@@ -54,7 +56,13 @@ impl<'p> EvaluationIndex<'p> {
             policies: &plan.policies,
             profiles: &plan.profiles,
             sets: SetSource::Plan(sets.collect()),
+            enforces_staged: false,
         }
+    }
+
+    /// Sets whether staged policies decide like enforced ones.
+    pub(super) fn enforce_staged(&mut self, enforced: bool) {
+        self.enforces_staged = enforced;
     }
 
     /// Creates an index that looks addresses up in `sets`. It allocates nothing, so a long-lived holder of policies can
@@ -64,7 +72,7 @@ impl<'p> EvaluationIndex<'p> {
         profiles: &'p BTreeMap<String, Arc<ProfileRules>>,
         sets: &'p dyn AddressSets,
     ) -> EvaluationIndex<'p> {
-        EvaluationIndex { policies, profiles, sets: SetSource::External(sets) }
+        EvaluationIndex { policies, profiles, sets: SetSource::External(sets), enforces_staged: false }
     }
 }
 

@@ -73,6 +73,13 @@ impl<'p> NodeEvaluator<'p> {
         }
     }
 
+    /// Returns the evaluator of the same node as if its staged policies were enforced.
+    pub fn with_staged_enforced(&self) -> NodeEvaluator<'p> {
+        let mut evaluator = self.clone();
+        evaluator.index.enforce_staged(true);
+        evaluator
+    }
+
     pub fn plan(&self) -> &'p NodePlan {
         self.plan
     }

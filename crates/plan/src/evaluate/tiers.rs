@@ -153,7 +153,7 @@ impl<'p> EvaluationIndex<'p> {
         for id in tier.policies(direction) {
             let holder = RuleHolder::Policy { tier: &tier.name, id };
             let rules = self.rules_of(id, direction);
-            if id.kind.is_staged() {
+            if id.kind.is_staged() && !self.enforces_staged {
                 record_step(trace, || {
                     let would = self.find_deciding_rule(holder, direction, rules, subject);
                     TraceStep::Staged { tier: &tier.name, id, would }

@@ -1,11 +1,14 @@
-//! `tortie flows`: runs the flow collector or the endpoints of Whisker, and reads flows from a collector.
+//! `tortie flows`: runs the flow collector or the endpoints of Whisker, and reads flows from a collector or from nodes.
 
 mod read;
 mod serve;
+mod sources;
+mod status;
 
 use clap::{Args, Subcommand};
 use read::ReadArgs;
 use serve::{ServeArgs, WhiskerArgs};
+use status::StatusArgs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,16 +39,23 @@ enum FlowsCommand {
     --cert client.crt --key client.key --ca ca.crt")]
     WhiskerBackend(Box<WhiskerArgs>),
     /// List the flows of the last hour, the newest first
+    ///
+    /// Reads from the collector if one is given, else from the node of this host.
     #[command(after_help = "Examples:
   tortie flows list --since 10m --to shop/db --verdict denied
-  tortie flows list --namespace shop --verdict would-deny -o wide")]
+  tortie flows list --namespace shop --verdict would-deny -o wide
+  tortie flows list --lab lab --top 10")]
     List(Box<ReadArgs>),
-    /// Print flows as the collector receives them, until interrupted
+    /// Print flows as they are recorded, until interrupted
     ///
-    /// A collector sends the flows of each 15 seconds another 15 seconds later, when nodes have reported them.
+    /// The flows of each 15 seconds are printed another 15 seconds later, when nodes have reported them.
     #[command(after_help = "Example:
   tortie flows follow --verdict denied")]
     Follow(Box<ReadArgs>),
+    /// Show counters, losses and memory of the flow records of this host's node
+    #[command(after_help = "Example:
+  tortie flows status")]
+    Status(Box<StatusArgs>),
 }
 
 /// A collector and the certificates for it.
@@ -69,6 +79,11 @@ pub struct CollectorArgs {
 }
 
 impl CollectorArgs {
+    /// Returns whether a collector is named.
+    fn is_given(&self) -> bool {
+        self.server.as_ref().is_some_and(|server| !server.is_empty())
+    }
+
     /// Returns the collector, or the default one if there is a default.
     fn target(&self, default: Option<&str>) -> Result<CollectorTarget, CommandError> {
         let server = self.server.as_deref().filter(|server| !server.is_empty()).or(default);
@@ -101,6 +116,7 @@ pub fn run(args: FlowsArgs, out: &mut dyn Write) -> Result<(), CommandError> {
         FlowsCommand::WhiskerBackend(args) => serve::whisker_backend(*args),
         FlowsCommand::List(args) => block_on(read::list(&args, out)),
         FlowsCommand::Follow(args) => block_on(read::follow(&args, out)),
+        FlowsCommand::Status(args) => status::run(&args, out),
     }
 }
 

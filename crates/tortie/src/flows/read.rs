@@ -1,7 +1,9 @@
-//! `tortie flows list` and `tortie flows follow`: a client of any collector that implements Goldmane's protocol.
+//! `tortie flows list` and `tortie flows follow`: a client of nodes and of any collector that implements Goldmane's protocol.
 
+use super::sources::{FlowSource, NodeSourceArgs, connect};
 use super::{CollectorArgs, parse_duration};
 use clap::{Args, ValueEnum};
+use futures::StreamExt;
 use std::io::Write;
 use std::time::Duration;
 use tortie_ctl::{CommandError, layout};
@@ -14,6 +16,10 @@ use tortie_store::printable::escape_controls;
 
 /// Flows of one request of a list.
 const PAGE_FLOWS: i64 = 1000;
+/// Maximum number of flows of a source that are sorted by their packets.
+const MAX_SORTED_FLOWS: usize = 100_000;
+/// Time for the list of one source.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Widths of the columns while following, where the longest cell is not known; the last column has none.
 const FOLLOW_WIDTHS: [usize; 6] = [20, 30, 30, 9, 22, 8];
 
@@ -21,6 +27,8 @@ const FOLLOW_WIDTHS: [usize; 6] = [20, 30, 30, 9, 22, 8];
 pub struct ReadArgs {
     #[command(flatten)]
     pub collector: CollectorArgs,
+    #[command(flatten)]
+    nodes: NodeSourceArgs,
     /// Only flows of this last time, such as 10m
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
@@ -51,6 +59,9 @@ pub struct ReadArgs {
     /// Maximum number of flows of a list
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
+    /// Only this many flows of a list, those with the most packets first
+    #[arg(long, value_name = "COUNT", conflicts_with = "limit")]
+    top: Option<usize>,
     /// Output format; json prints one object per line, as whisker-backend does
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value = "table")]
     output: FlowOutputFormat,
@@ -75,43 +86,66 @@ enum FlowOutputFormat {
     Table,
     Wide,
     Json,
+    Csv,
+}
+
+/// A flow with the node that reported it, which is empty for a collector.
+struct FoundFlow {
+    node: String,
+    flow: Flow,
 }
 
 /// Lists flows.
 pub async fn list(args: &ReadArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let target = args.collector.target(None)?;
-    let mut client = target.connect().await.map_err(CommandError::message)?;
-    let mut found: Vec<Flow> = Vec::new();
-    let mut is_complete = false;
-    let mut page = 0;
-    while !is_complete && found.len() <= args.limit {
-        let request = FlowListRequest {
-            start_time_gte: args.start_time(),
-            filter: Some(args.filter()),
-            page,
-            page_size: PAGE_FLOWS,
-            ..FlowListRequest::default()
-        };
-        let result = client.list(request).await.map_err(describe_status)?.into_inner();
-        page += 1;
-        is_complete = page >= result.meta.unwrap_or_default().total_pages;
-        found.extend(
-            result.flows.into_iter().filter_map(|result| result.flow).filter(|flow| args.selects(flow)),
-        );
-    }
-    let is_cut = !is_complete || found.len() > args.limit;
-    found.truncate(args.limit);
-    match args.output {
-        FlowOutputFormat::Json => {
-            for flow in found {
-                write_json(out, flow)?;
+    let sources = connect(&args.collector, &args.nodes).await?;
+    // The flows with the most packets may be the oldest.
+    let limit = args.top.map_or(args.limit, |_| MAX_SORTED_FLOWS);
+    let has_nodes = sources.iter().any(|source| !source.name.is_empty());
+    let mut found = Vec::new();
+    let mut is_complete = true;
+    for source in sources {
+        let name = source.name.clone();
+        match tokio::time::timeout(LIST_TIMEOUT, list_source(args, source, limit, &mut found)).await {
+            Ok(Ok(complete)) => is_complete &= complete,
+            Ok(Err(error)) if name.is_empty() => return Err(error),
+            Ok(Err(error)) => writeln!(std::io::stderr(), "node {name}: {error}; its flows are missing")?,
+            Err(_) => {
+                let silent =
+                    if name.is_empty() { "the collector".to_owned() } else { format!("node {name}") };
+                let seconds = LIST_TIMEOUT.as_secs();
+                writeln!(
+                    std::io::stderr(),
+                    "{silent} did not respond within {seconds} s; its flows are missing"
+                )?;
             }
         }
-        FlowOutputFormat::Table | FlowOutputFormat::Wide => {
-            let is_wide = args.output == FlowOutputFormat::Wide;
-            let mut rows = vec![headings(is_wide)];
-            rows.extend(found.iter().map(|flow| render_row(flow, is_wide)));
-            write!(out, "{}", layout(&rows))?;
+    }
+    match args.top {
+        Some(_) => {
+            found.sort_by_key(|found| std::cmp::Reverse(found.flow.packets_in + found.flow.packets_out))
+        }
+        None => found.sort_by_key(|found| std::cmp::Reverse(found.flow.start_time)),
+    }
+    let limit = args.top.unwrap_or(args.limit);
+    let is_cut = args.top.is_none() && (!is_complete || found.len() > limit);
+    found.truncate(limit);
+    match args.output {
+        FlowOutputFormat::Json => {
+            for FoundFlow { node, flow } in found {
+                write_json(out, &node, flow)?;
+            }
+        }
+        format => {
+            let is_wide = format != FlowOutputFormat::Table;
+            let mut rows = vec![headings(is_wide, has_nodes)];
+            rows.extend(
+                found.iter().map(|found| render_row(&found.flow, is_wide, has_nodes.then_some(&*found.node))),
+            );
+            if format == FlowOutputFormat::Csv {
+                rows.into_iter().try_for_each(|row| write_csv(out, &row))?;
+            } else {
+                write!(out, "{}", layout(&rows))?;
+            }
         }
     }
     if is_cut {
@@ -124,38 +158,91 @@ pub async fn list(args: &ReadArgs, out: &mut dyn Write) -> Result<(), CommandErr
     Ok(())
 }
 
-/// Prints flows until the collector ends the stream.
-pub async fn follow(args: &ReadArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let target = args.collector.target(None)?;
-    let mut client = target.connect().await.map_err(CommandError::message)?;
-    let request = FlowStreamRequest {
-        start_time_gte: args.start_time(),
-        filter: Some(args.filter()),
-        ..FlowStreamRequest::default()
-    };
-    let mut flows = client.stream(request).await.map_err(describe_status)?.into_inner();
-    let is_wide = args.output == FlowOutputFormat::Wide;
-    if args.output != FlowOutputFormat::Json {
-        write_row(out, headings(is_wide))?;
+/// Appends the flows of one source, up to `limit`. Returns whether these are all.
+async fn list_source(
+    args: &ReadArgs,
+    mut source: FlowSource,
+    limit: usize,
+    found: &mut Vec<FoundFlow>,
+) -> Result<bool, CommandError> {
+    let before = found.len();
+    let mut page = 0;
+    loop {
+        let request = FlowListRequest {
+            start_time_gte: args.start_time(),
+            filter: Some(args.filter()),
+            page,
+            page_size: PAGE_FLOWS,
+            ..FlowListRequest::default()
+        };
+        let result = source.client.list(request).await.map_err(describe_status)?.into_inner();
+        page += 1;
+        let flows =
+            result.flows.into_iter().filter_map(|result| result.flow).filter(|flow| args.selects(flow));
+        found.extend(flows.map(|flow| FoundFlow { node: source.name.clone(), flow }));
+        if page >= result.meta.unwrap_or_default().total_pages {
+            return Ok(true);
+        }
+        if found.len() - before > limit {
+            return Ok(false);
+        }
     }
-    while let Some(FlowResult { flow, .. }) = flows.message().await.map_err(describe_status)? {
+}
+
+/// Prints flows until all sources have ended their streams.
+pub async fn follow(args: &ReadArgs, out: &mut dyn Write) -> Result<(), CommandError> {
+    let sources = connect(&args.collector, &args.nodes).await?;
+    let has_nodes = sources.iter().any(|source| !source.name.is_empty());
+    let mut streams = futures::stream::SelectAll::new();
+    for mut source in sources {
+        let request = FlowStreamRequest {
+            start_time_gte: args.start_time(),
+            filter: Some(args.filter()),
+            ..FlowStreamRequest::default()
+        };
+        let flows = source.client.stream(request).await.map_err(describe_status)?.into_inner();
+        let name = source.name;
+        streams.push(flows.map(move |result| (name.clone(), result)).boxed());
+    }
+    let is_wide = args.output == FlowOutputFormat::Wide;
+    match args.output {
+        FlowOutputFormat::Json => {}
+        FlowOutputFormat::Csv => write_csv(out, &headings(true, has_nodes))?,
+        FlowOutputFormat::Table | FlowOutputFormat::Wide => write_row(out, headings(is_wide, has_nodes))?,
+    }
+    while let Some((node, result)) = streams.next().await {
+        let FlowResult { flow, .. } = result.map_err(describe_status)?;
         let Some(flow) = flow.filter(|flow| args.selects(flow)) else { continue };
+        let named = has_nodes.then_some(&*node);
         match args.output {
-            FlowOutputFormat::Json => write_json(out, flow)?,
-            FlowOutputFormat::Table | FlowOutputFormat::Wide => write_row(out, render_row(&flow, is_wide))?,
+            FlowOutputFormat::Json => write_json(out, &node, flow)?,
+            FlowOutputFormat::Csv => write_csv(out, &render_row(&flow, true, named))?,
+            FlowOutputFormat::Table | FlowOutputFormat::Wide => {
+                write_row(out, render_row(&flow, is_wide, named))?;
+            }
         }
         out.flush()?;
     }
-    Err(CommandError::message("the collector ended the stream"))
+    Err(CommandError::message("the stream of flows has ended"))
 }
 
 fn describe_status(status: tonic::Status) -> CommandError {
     CommandError::message(format!("the collector returned {:?}: {}", status.code(), status.message()))
 }
 
-fn write_json(out: &mut dyn Write, flow: Flow) -> Result<(), CommandError> {
-    let item = serde_json::to_string(&FlowItem::new(flow)).map_err(CommandError::message)?;
+fn write_json(out: &mut dyn Write, node: &str, flow: Flow) -> Result<(), CommandError> {
+    let mut item = serde_json::to_value(FlowItem::new(flow)).map_err(CommandError::message)?;
+    if !node.is_empty() {
+        item["node"] = node.into();
+    }
     Ok(writeln!(out, "{item}")?)
+}
+
+/// Writes a row with quoted cells.
+fn write_csv(out: &mut dyn Write, row: &[String]) -> Result<(), CommandError> {
+    let cells: Vec<String> =
+        row.iter().map(|cell| format!("\"{}\"", escape_controls(cell).replace('"', "\"\""))).collect();
+    Ok(writeln!(out, "{}", cells.join(","))?)
 }
 
 fn write_row(out: &mut dyn Write, row: Vec<String>) -> Result<(), CommandError> {
@@ -234,15 +321,18 @@ fn match_text(value: &str, kind: MatchType) -> StringMatch {
     StringMatch { value: value.to_owned(), r#type: kind.into() }
 }
 
-fn headings(is_wide: bool) -> Vec<String> {
+fn headings(is_wide: bool, has_nodes: bool) -> Vec<String> {
     let mut row = vec!["START", "FROM", "TO", "PORT", "VERDICT", "REPORTER", "POLICY"];
     if is_wide {
         row.extend(["PACKETS IN", "PACKETS OUT", "BYTES IN", "BYTES OUT", "CONNECTIONS", "SERVICE"]);
     }
+    if has_nodes {
+        row.push("NODE");
+    }
     row.into_iter().map(str::to_owned).collect()
 }
 
-fn render_row(flow: &Flow, is_wide: bool) -> Vec<String> {
+fn render_row(flow: &Flow, is_wide: bool, node: Option<&str>) -> Vec<String> {
     let key = flow.key.clone().unwrap_or_default();
     let item = FlowItem::new(flow.clone());
     let trace = key.policies.clone().unwrap_or_default();
@@ -268,6 +358,7 @@ fn render_row(flow: &Flow, is_wide: bool) -> Vec<String> {
         );
         row.push(join_name(&key.dest_service_namespace, &key.dest_service_name));
     }
+    row.extend(node.map(str::to_owned));
     row
 }
 
@@ -310,6 +401,7 @@ fn describe_hit(hit: &PolicyHit) -> String {
                 if hit.tier.is_empty() { &trigger.tier } else { &hit.tier }
             )
         }
+        PolicyKind::KindUnspecified => hit.name.clone(),
         kind => {
             let name = join_name(&hit.namespace, &hit.name);
             format!("{} {name} rule {}", kind.as_str_name(), hit.rule_index)
@@ -354,7 +446,7 @@ mod tests {
     #[test]
     fn rows_name_the_rule_and_pending_verdict() {
         assert_eq!(
-            render_row(&flow(Action::Allow, Action::Deny), false),
+            render_row(&flow(Action::Allow, Action::Deny), false, None),
             [
                 "2023-11-14T22:13:20Z",
                 "PUBLIC NETWORK",
@@ -365,8 +457,12 @@ mod tests {
                 "CalicoNetworkPolicy shop/allow-web rule 2"
             ]
         );
-        assert_eq!(render_row(&flow(Action::Deny, Action::Deny), false)[4], "denied");
-        assert_eq!(render_row(&flow(Action::Deny, Action::Allow), true).len(), headings(true).len());
+        assert_eq!(render_row(&flow(Action::Deny, Action::Deny), false, None)[4], "denied");
+        let row = render_row(&flow(Action::Deny, Action::Allow), true, Some("n1"));
+        assert_eq!((row.len(), row.last().map(String::as_str)), (headings(true, true).len(), Some("n1")));
+        let mut line = Vec::new();
+        write_csv(&mut line, &["a,b".to_owned(), "say \"x\"".to_owned()]).unwrap();
+        assert_eq!(String::from_utf8(line).unwrap(), "\"a,b\",\"say \"\"x\"\"\"\n");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod diags;
 mod etcd_cluster;
 mod faults;
 mod felix_chains;
+mod flows;
 mod hardening;
 mod leave;
 mod life;

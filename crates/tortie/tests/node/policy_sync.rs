@@ -1,12 +1,11 @@
 //! The policy-sync server of a node, with a gRPC client in the place of an HTTP proxy.
 
-use crate::world::{NodeFixture, TestNamespace, eventually};
+use crate::world::{NodeFixture, TestNamespace, eventually, run_inside};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::fs;
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -208,19 +207,6 @@ fn attach_containers(world: &NodeFixture, open: &TestNamespace, guarded: &TestNa
         world.must("ADD", container, &netns.path(), config).addresses()[0].clone()
     };
     [address("c1", open, &labelled("open")), address("c2", guarded, &labelled("guarded"))]
-}
-
-/// Runs a function in a thread inside a namespace.
-fn run_inside<T: Send>(namespace: &TestNamespace, function: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let netns = fs::File::open(namespace.path()).unwrap();
-            let kind = rustix::thread::LinkNameSpaceType::Network;
-            rustix::thread::move_into_link_name_space(netns.as_fd(), Some(kind)).unwrap();
-            function()
-        });
-        thread.join().unwrap()
-    })
 }
 
 /// Accepts connections until the process ends.

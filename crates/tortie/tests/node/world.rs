@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -23,6 +24,19 @@ pub fn host() -> TestNamespace {
     // Without a default route the host does not answer ARP for its containers' gateway.
     host.ip("route add default via 172.30.0.254");
     host
+}
+
+/// Runs a function in a thread inside a namespace.
+pub fn run_inside<T: Send>(namespace: &TestNamespace, function: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let netns = std::fs::File::open(namespace.path()).unwrap();
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(netns.as_fd(), Some(kind)).unwrap();
+            function()
+        });
+        thread.join().unwrap()
+    })
 }
 
 /// Result of a plugin call.

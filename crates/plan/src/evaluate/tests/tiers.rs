@@ -161,6 +161,30 @@ fn staged_policies_decide_nothing_and_end_no_tier() {
 }
 
 #[test]
+fn staged_policies_decide_if_they_are_enforced() {
+    let plan = plan(&[
+        (staged("s"), &[web(RuleAction::Deny)]),
+        (staged("t"), &[]),
+        (global("a"), &[web(RuleAction::Allow)]),
+    ]);
+    let decide = |tiers: &[EndpointTier], port| {
+        let endpoint = workload_policy(tiers);
+        let mut index = EvaluationIndex::new(&plan);
+        index.enforce_staged(true);
+        let decision = index.workload(&endpoint, PolicyDirection::Ingress, &tcp("10.0.0.9", POD, port), None);
+        (decision.outcome, format!("{:?}", decision.cause))
+    };
+    let before = [tier("default", TierDefaultAction::Deny, &[staged("s"), global("a")])];
+    let (outcome, cause) = decide(&before, 80);
+    assert_eq!(outcome, Deny);
+    assert!(cause.contains("StagedGlobalNetworkPolicy"), "{cause}");
+    let after = [tier("default", TierDefaultAction::Deny, &[global("a"), staged("s")])];
+    assert_eq!(decide(&after, 80).0, Allow, "an earlier policy decides");
+    let alone = [tier("default", TierDefaultAction::Deny, &[staged("t")])];
+    assert_eq!(decide(&alone, 80), (Deny, "TierEnd(\"default\")".to_owned()), "it also ends its tier");
+}
+
+#[test]
 fn policies_apply_only_in_their_listed_directions() {
     let plan = plan(&[(global("a"), &[])]);
     let ingress =

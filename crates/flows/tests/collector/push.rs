@@ -1,0 +1,102 @@
+//! A node that sends its flows to a collector over a connection that breaks.
+
+use super::TestCollector;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tortie_flows::proto::{Flow, FlowKey};
+use tortie_flows::ring::{FlowQuery, RingOptions};
+use tortie_flows::{CollectorTarget, FlowCollector, FlowPusher, now_seconds};
+use tortie_http::liveness::Liveness;
+use tortie_testkit::eventually;
+
+/// Forwards connections to the collector while it is open.
+struct BreakableLink {
+    port: u16,
+    open: watch::Sender<bool>,
+}
+
+impl BreakableLink {
+    fn start(collector: &TestCollector) -> BreakableLink {
+        let (open, is_open) = watch::channel(true);
+        let to = collector.address;
+        let listener = collector.runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        collector.runtime.spawn(async move {
+            loop {
+                let (mut near, _) = listener.accept().await.unwrap();
+                let mut is_open = is_open.clone();
+                if !*is_open.borrow_and_update() {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(to).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = is_open.wait_for(|open| !open) => {}
+                    }
+                });
+            }
+        });
+        BreakableLink { port, open }
+    }
+}
+
+fn record(node: &FlowCollector, name: &str, packets: i64) {
+    let key = FlowKey { source_name: name.to_owned(), ..FlowKey::default() };
+    let now = now_seconds();
+    let flow =
+        Flow { key: Some(key), start_time: now, end_time: now, packets_in: packets, ..Flow::default() };
+    node.record(&flow).unwrap();
+}
+
+/// Returns the packets of each source, in the order of names.
+fn packets(collector: &FlowCollector) -> Vec<(String, i64)> {
+    let flows = collector.list(&FlowQuery::default()).unwrap().flows.into_iter().filter_map(|flow| flow.flow);
+    let mut found: Vec<(String, i64)> =
+        flows.map(|flow| (flow.key.unwrap().source_name, flow.packets_in)).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn flows_arrive_once_over_a_broken_link() {
+    let collector = TestCollector::start();
+    let link = BreakableLink::start(&collector);
+    let target = CollectorTarget {
+        server: format!("127.0.0.1:{}", link.port),
+        server_name: Some("localhost".to_owned()),
+        certificate: collector.dir.path().join("client.crt"),
+        key: collector.dir.path().join("client.key"),
+        authority: collector.dir.path().join("ca.crt"),
+    };
+    let node = Arc::new(FlowCollector::new(RingOptions { window: 1, max_bytes: 8 << 20 }));
+    let clock = node.clone();
+    collector.runtime.spawn(async move { clock.keep_time(Liveness::default().part("clock")).await });
+    let pusher = FlowPusher::new(node.clone(), target);
+    let state = pusher.state();
+    let running = collector.runtime.spawn(pusher.run());
+    let expect = |what: &str, expected: &[(&str, i64)]| {
+        let expected: Vec<(String, i64)> =
+            expected.iter().map(|(name, packets)| ((*name).to_owned(), *packets)).collect();
+        eventually(what, || packets(&collector.collector) == expected);
+    };
+
+    record(&node, "a", 5);
+    record(&node, "b", 7);
+    expect("the first flows arrive", &[("a", 5), ("b", 7)]);
+    eventually("they are confirmed", || state.lock().unwrap().receipts == 2);
+
+    link.open.send_replace(false);
+    eventually("the node notices", || state.lock().unwrap().error.is_some());
+    record(&node, "a", 11);
+    record(&node, "c", 13);
+    link.open.send_replace(true);
+    expect("the missed flows arrive, the others count once", &[("a", 16), ("b", 7), ("c", 13)]);
+    let resent = collector.collector.metrics().resent.get();
+    assert!(resent >= 2, "the flows of the last minutes were sent again: {resent}");
+    let state = state.lock().unwrap().clone();
+    assert_eq!((state.sent, state.lost_buckets, state.connected), (4, 0, true));
+    assert!(state.sent_again >= 2 && state.error.is_none(), "{state:?}");
+    running.abort();
+}
