@@ -4,7 +4,8 @@ use crate::metrics::CollectorMetrics;
 use crate::proto::{Filter, Flow, FlowListResult, FlowResult, ListMetadata};
 use crate::resend::{NodeConnection, ResendFilter};
 use crate::ring::{
-    BucketNumber, BucketSnapshot, FlowQuery, FlowRejection, FlowRing, MAX_RESULT_BYTES, QueryError, RingOptions,
+    BucketNumber, BucketSnapshot, FlowQuery, FlowRejection, FlowRing, MAX_RESULT_BYTES, QueryError,
+    RingOptions,
 };
 use prost::Message;
 use std::net::IpAddr;
