@@ -19,7 +19,7 @@ pub use metrics::{MetricsPage, render_calico_registry, render_registry};
 pub use prometheus_client;
 pub use signals::shutdown_signal;
 pub use summary::SummaryMetric;
-pub use tls::{ListenerTlsFiles, TlsClientPolicy};
+pub use tls::{ListenerTlsError, ListenerTlsFiles, TlsClientPolicy};
 pub use unix_socket::{LimitedConnection, UnixSocket};
 
 use axum::Router;
@@ -29,9 +29,11 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::metrics::counter::Counter;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Connection limits of one listener, in total and per source address.
@@ -103,6 +105,27 @@ pub async fn serve_with_limits(
         let activity = ConnectionActivity::default();
         let task = tasks.spawn(serve_connection(stream, router.clone(), tls.clone(), limits.lifetime));
         table.insert(source, activity, task);
+    }
+}
+
+/// Accepts and serves connections of a Unix socket until the future is dropped, which also closes all connections. A full
+/// table waits until a client disconnects.
+pub async fn serve_unix(socket: UnixSocket, router: Router, max_connections: usize) {
+    let places = Arc::new(Semaphore::new(max_connections));
+    let mut tasks = JoinSet::new();
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match socket.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept an HTTP connection");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            }
+        };
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(serve_requests(LimitedConnection::new(stream, place), router.clone(), None));
     }
 }
 
