@@ -2,7 +2,6 @@
 //! after it, or a `resync` event if the ring no longer has them.
 
 use crate::changes::{ClusterFeed, MissedChanges, RingPosition};
-use crate::error::ApiError;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
@@ -10,7 +9,7 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Maximum number of streams of all clients.
@@ -23,11 +22,6 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const QUEUED_EVENTS: usize = 4;
 /// Objects that are named in one event; more make it a `resync`.
 const MAX_NAMED_CHANGES: usize = 200;
-
-/// Takes a place for a stream.
-pub fn take_stream(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
-    streams.clone().try_acquire_owned().map_err(|_| ApiError::Busy { what: "streams", limit: MAX_STREAMS })
-}
 
 /// Renders a stream; the place is free again when the client disconnects.
 pub fn render_stream(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod listen;
 pub mod map;
+mod metrics;
 mod server;
 mod snapshot;
 mod views;

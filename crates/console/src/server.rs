@@ -10,7 +10,6 @@ use crate::views::{self, ConsoleState};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
-use prometheus_client::metrics::counter::Counter;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,15 +22,12 @@ use tortie_store::ResourceClient;
 
 /// Maximum number of connections. On loopback all have the same source.
 const MAX_CONNECTIONS: usize = 256;
-const LISTENER_LIMITS: ListenerLimits = ListenerLimits {
-    connections: ConnectionLimits { total: MAX_CONNECTIONS, per_source: MAX_CONNECTIONS },
-    // Streams of events do not end.
-    lifetime: None,
-};
+/// Connections of one user with a certificate.
+const MAX_SOURCE_CONNECTIONS: usize = 32;
 /// Maximum size of a request body, that is, of the YAML to compare.
 const MAX_BODY_BYTES: usize = 1 << 20;
 /// Computations of all clients that run at the same time.
-const MAX_COMPUTATIONS: usize = 2;
+pub const MAX_COMPUTATIONS: usize = 2;
 /// Owner and group may connect to the socket.
 const SOCKET_MODE: u32 = 0o660;
 
@@ -133,10 +129,12 @@ impl LinkPrinter {
 async fn serve_loopback(address: SocketAddr, shared: ConsoleShared) -> Result<(), ServeError> {
     let (listener, address) = bind(address).await?;
     let access = Arc::new(AccessControl::new(AccessMode::Session { port: address.port() }));
+    let displaced = access.metrics.displaced_connections.clone();
     let printer = LinkPrinter { address };
     printer.print_link(&access);
     let router = shared.into_router(access, Some(printer));
-    tortie_http::serve_with_limits(listener, router, None, Counter::default(), LISTENER_LIMITS).await;
+    let limits = limit_connections(MAX_CONNECTIONS);
+    tortie_http::serve_with_limits(listener, router, None, displaced, limits).await;
     Ok(())
 }
 
@@ -149,8 +147,10 @@ async fn serve_tls(
     let (listener, address) = bind(address).await?;
     print_ready(&format!("https://{address}, for clients with a certificate"));
     let access = Arc::new(AccessControl::new(AccessMode::Connection { tls: true }));
+    let displaced = access.metrics.displaced_connections.clone();
     let router = shared.into_router(access, None);
-    tortie_http::serve_with_limits(listener, router, Some(tls), Counter::default(), LISTENER_LIMITS).await;
+    let limits = limit_connections(MAX_SOURCE_CONNECTIONS);
+    tortie_http::serve_with_limits(listener, router, Some(tls), displaced, limits).await;
     Ok(())
 }
 
@@ -171,6 +171,11 @@ async fn serve_socket(path: PathBuf, group: Option<u32>, shared: ConsoleShared) 
     let router = shared.into_router(access, None);
     tortie_http::serve_unix(socket, router, MAX_CONNECTIONS).await;
     Ok(())
+}
+
+fn limit_connections(per_source: usize) -> ListenerLimits {
+    // Streams of events do not end.
+    ListenerLimits { connections: ConnectionLimits { total: MAX_CONNECTIONS, per_source }, lifetime: None }
 }
 
 async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {

@@ -7,6 +7,7 @@ mod sessions;
 pub use sessions::{SESSION_LIFETIME, SessionTable};
 
 use crate::error::ApiError;
+use crate::metrics::ConsoleMetrics;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::Method;
@@ -45,13 +46,14 @@ pub enum AccessMode {
 pub struct AccessControl {
     pub mode: AccessMode,
     pub sessions: Mutex<SessionTable>,
+    pub metrics: ConsoleMetrics,
     rate: Mutex<RateLimit>,
 }
 
 impl AccessControl {
     pub fn new(mode: AccessMode) -> AccessControl {
         let rate = Mutex::new(RateLimit::new(Instant::now()));
-        AccessControl { mode, sessions: Mutex::default(), rate }
+        AccessControl { mode, sessions: Mutex::default(), metrics: ConsoleMetrics::default(), rate }
     }
 
     /// Returns the name of the cookie, if clients have sessions.
@@ -128,7 +130,13 @@ pub async fn guard(State(access): State<Arc<AccessControl>>, request: Request, n
             Ok(response) => response,
             Err(_) => ApiError::Timeout.into_response(),
         },
-        Err(error) => error.into_response(),
+        Err(error) => {
+            match error {
+                ApiError::TooManyRequests { .. } => access.metrics.limited_requests.inc(),
+                _ => access.metrics.refused_requests.inc(),
+            };
+            error.into_response()
+        }
     };
     add_security_headers(&mut response);
     response

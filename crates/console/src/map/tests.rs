@@ -56,6 +56,9 @@ fn the_quietest_boxes_are_folded() {
 }
 
 proptest! {
+    // The inputs are large.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
     fn the_order_of_flows_changes_nothing(records in arbitrary_records(300), cut in 0usize..400) {
         let cut = cut.min(records.len());

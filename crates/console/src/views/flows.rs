@@ -2,7 +2,7 @@
 
 use super::{ApiResult, ConsoleState, SharedState};
 use crate::error::{ApiError, render_json};
-use crate::events::{render_stream, take_stream};
+use crate::events::render_stream;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event;
@@ -47,7 +47,7 @@ pub async fn list(State(state): SharedState, uri: Uri) -> ApiResult {
 /// Streams flows as the collector publishes them, several in one event.
 pub async fn stream(State(state): SharedState, uri: Uri) -> ApiResult {
     let parameters = parse(&uri)?;
-    let permit = take_stream(&state.streams)?;
+    let permit = state.take_stream()?;
     let request = FlowStreamRequest {
         start_time_gte: parameters.start_time_gte,
         filter: Some(parameters.filter),
@@ -82,6 +82,7 @@ pub async fn stream(State(state): SharedState, uri: Uri) -> ApiResult {
             let count = batch.len();
             if sender.try_send(Ok(render_flows(batch, lost))).is_err() {
                 lost += count;
+                state.access.metrics.lost_flows.inc_by(count as u64);
             }
         }
     });

@@ -13,14 +13,14 @@ mod what_if;
 use crate::access::AccessControl;
 use crate::changes::{ClusterFeed, RingPosition};
 use crate::error::{ApiError, render_json};
-use crate::events::{stream_changes, take_stream};
+use crate::events::{MAX_STREAMS, stream_changes};
 use crate::map::MapLayout;
-use crate::server::LinkPrinter;
+use crate::server::{LinkPrinter, MAX_COMPUTATIONS};
 use crate::snapshot::{ClusterSnapshot, Freshness, SnapshotCache};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -71,6 +71,7 @@ pub fn routes() -> Router<Arc<ConsoleState>> {
         .route("/api/flows", get(flows::list))
         .route("/api/flows/stream", get(flows::stream))
         .route("/api/map", get(flow_map::show))
+        .route("/api/metrics", get(show_metrics))
         .route("/api/{*path}", get(reject_unknown))
 }
 
@@ -78,9 +79,14 @@ async fn reject_unknown() -> ApiError {
     ApiError::NotFound
 }
 
+async fn show_metrics(State(state): SharedState) -> Response {
+    let open = MAX_STREAMS.saturating_sub(state.streams.available_permits());
+    state.access.metrics.render(open).into_response()
+}
+
 async fn stream_events(State(state): SharedState, headers: HeaderMap) -> ApiResult {
     let resume = headers.get("last-event-id").and_then(|id| RingPosition::parse(id.to_str().ok()?));
-    let permit = take_stream(&state.streams)?;
+    let permit = state.take_stream()?;
     Ok(stream_changes(state.feed.clone(), resume, permit))
 }
 
@@ -94,7 +100,18 @@ impl ConsoleState {
     /// Waits for a place among the computations that run at the same time.
     async fn take_computation(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let place = tokio::time::timeout(COMPUTATION_WAIT, self.computations.clone().acquire_owned()).await;
-        place.ok().and_then(Result::ok).ok_or(ApiError::Busy { what: "computations", limit: 2 })
+        place.ok().and_then(Result::ok).ok_or_else(|| {
+            self.access.metrics.busy_requests.inc();
+            ApiError::Busy { what: "computations", limit: MAX_COMPUTATIONS }
+        })
+    }
+
+    /// Takes a place for a stream.
+    fn take_stream(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.streams.clone().try_acquire_owned().map_err(|_| {
+            self.access.metrics.busy_requests.inc();
+            ApiError::Busy { what: "streams", limit: MAX_STREAMS }
+        })
     }
 }
 

@@ -44,7 +44,7 @@ struct ChangeResponse {
 struct DocumentMistake {
     /// Counted from 1; none if the text cannot be split into documents.
     document: Option<usize>,
-    /// Path of the field: `spec.ingress[0].protocol`.
+    /// Path of the field, as `calicoctl` prints it: `Spec.Ingress[0].Protocol`.
     field: Option<String>,
     value: Option<String>,
     reason: String,
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(resources.len(), 2);
         assert_eq!(mistakes.len(), 2, "{mistakes:?}");
         assert_eq!(mistakes[0].document, Some(2));
-        assert!(mistakes[0].field.as_ref().unwrap().contains("ingress[0]"), "{mistakes:?}");
+        assert!(mistakes[0].field.as_ref().unwrap().contains("Ingress[0]"), "{mistakes:?}");
         assert_eq!(mistakes[1].document, Some(3));
         assert!(mistakes[1].reason.contains("selectr"), "{mistakes:?}");
         let (_, mistakes) = read_documents("a: [", false);

@@ -1,5 +1,6 @@
 // The stream of changes: what the pages show is read again when it has changed.
 import { signal } from "@preact/signals";
+import { loadSession, session } from "./session";
 
 export interface FeedState {
   connected: boolean;
@@ -21,7 +22,7 @@ export const generation = signal(0);
 let source: EventSource | null = null;
 
 export function startLive(): void {
-  if (source) return;
+  if (source || !session.value?.signedIn) return;
   source = new EventSource("/api/events");
   source.addEventListener("state", (event) => {
     const state = JSON.parse((event as MessageEvent<string>).data) as FeedState;
@@ -40,6 +41,8 @@ export function startLive(): void {
     live.value = { kind: "console" };
     if (source?.readyState === EventSource.CLOSED) {
       source = null;
+      // The session may have ended, for example because the console was restarted.
+      void loadSession();
       setTimeout(startLive, 3000);
     }
   });

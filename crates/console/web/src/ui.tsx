@@ -38,7 +38,7 @@ export function Card({ title, count, tone, children }: { title: string; count?: 
   return (
     <section class={`card ${tone ?? ""}`}>
       <h2>
-        {title}
+        <bdi>{visible(title)}</bdi>
         {count !== undefined && <span class="count">{count}</span>}
       </h2>
       {children}

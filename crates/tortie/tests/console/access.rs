@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use tortie_testkit::{CertificateMaker, TestProcess, eventually};
 
 const HALF_OPEN_CONNECTIONS: usize = 3000;
+/// Maximum number of streams of the console.
+const MAX_STREAMS: usize = 64;
 /// Connections of the console, and the files that it has open besides them.
 const MAX_OPEN_FILES: usize = 256 + 64;
 
@@ -96,8 +98,28 @@ fn half_open_connections_are_bounded() {
     }
     assert!(waiting.len() > MAX_OPEN_FILES * 2, "{}", waiting.len());
     assert_eq!(console.get("/api/nodes", &cookie).status, 200);
+    let metrics = console.get("/api/metrics", &cookie).text;
+    assert!(!metrics.contains("displaced_connections_total 0\n"), "{metrics}");
     let open = std::fs::read_dir(format!("/proc/{}/fd", console.process.id())).unwrap().count();
     assert!(open <= MAX_OPEN_FILES, "{open} open files");
+}
+
+#[test]
+fn streams_are_bounded_and_counted() {
+    let console = ConsoleFixture::on_loopback();
+    let cookie = console.sign_in();
+    let mut streams: Vec<EventReader> =
+        (0..MAX_STREAMS).map(|_| EventReader::open(&console, &cookie, None)).collect();
+    for stream in &mut streams {
+        stream.next("state");
+    }
+    assert_eq!(console.get("/api/events", &cookie).status, 503);
+    let metrics = console.get("/api/metrics", &cookie).text;
+    assert!(metrics.contains("\ntortie_console_streams 64\n"), "{metrics}");
+    assert!(metrics.contains("\ntortie_console_busy_requests_total 1\n"), "{metrics}");
+    streams.clear();
+    let is_free = || console.get("/api/metrics", &cookie).text.contains("\ntortie_console_streams 0\n");
+    eventually("the places are free again", is_free);
 }
 
 /// A stream of events, as curl receives it.
