@@ -1,7 +1,6 @@
 //! The pages in Chromium, with a lab and a flow collector. `crates/console/web/tests/browser.mjs` has the steps.
 
 use super::lab::TestLab;
-use super::server::console_command;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -142,11 +141,7 @@ fn pages_work_in_a_browser() {
     lab.apply(POLICY);
     lab.apply(&hostile_objects());
     let collector = SmallCollector::start();
-    let environment = lab.run(&["env"]);
-    let endpoint = environment.lines().find_map(|line| line.strip_prefix("export ETCD_ENDPOINTS=")).unwrap();
-    let endpoint = endpoint.trim_matches('\'');
-    let mut command = console_command(endpoint);
-    command.args(["--listen", "127.0.0.1:0"]);
+    let mut command = lab.command(&["console", "--listen", "127.0.0.1:0"]);
     collector.add_arguments(&mut command);
     let (_console, line) = TestProcess::until_first_line(&mut command);
     let shots = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("console");
@@ -157,7 +152,7 @@ fn pages_work_in_a_browser() {
         .current_dir(&web)
         .env("CONSOLE_LINK", line.trim_end().trim_start_matches("open "))
         .env("CONSOLE_PODS", "shop/client,shop/web")
-        .env("CONSOLE_APPLY", format!("ETCD_ENDPOINTS={endpoint} {tortie} ctl apply -f -"))
+        .env("CONSOLE_APPLY", format!("{tortie} lab --name {} ctl apply -f -", lab.name))
         .env("CONSOLE_SHOTS", &shots);
     let report = run(&mut steps);
     assert_eq!(report.lines().filter(|line| line.starts_with("ok ")).count(), 10, "{report}");
