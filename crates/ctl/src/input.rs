@@ -94,6 +94,12 @@ fn parse_file(
     if found.is_empty() && !skip_empty { Err(InputError::EmptyFile(name.to_owned())) } else { Ok(found) }
 }
 
+/// Parses each document of a text on its own. Fails if the text cannot be split into documents.
+pub fn parse_documents(bytes: &[u8]) -> Result<Vec<Result<Resource, InputError>>, InputError> {
+    let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
+    Ok(documents.iter().map(|document| parse_document(AcceptedKinds::Managed, document)).collect())
+}
+
 /// Parses the resources in the text of a file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     parse_kinds(AcceptedKinds::Managed, bytes)
@@ -101,15 +107,14 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
 
 fn parse_kinds(kinds: AcceptedKinds, bytes: &[u8]) -> Result<Vec<Resource>, InputError> {
     let documents = codec::documents(bytes).map_err(|error| InputError::Document(error.to_string()))?;
-    documents
-        .into_iter()
-        .map(|document| {
-            decode_any_case(kinds, &document).map_err(|error| {
-                let hint = suggestion::hint(&document, &error);
-                InputError::Document(format!("{error}{hint}"))
-            })
-        })
-        .collect()
+    documents.iter().map(|document| parse_document(kinds, document)).collect()
+}
+
+fn parse_document(kinds: AcceptedKinds, document: &Value) -> Result<Resource, InputError> {
+    decode_any_case(kinds, document).map_err(|error| {
+        let hint = suggestion::hint(document, &error);
+        InputError::Document(format!("{error}{hint}"))
+    })
 }
 
 /// Decodes a document. Only if it has unknown names, they are compared again without regard to case.

@@ -6,7 +6,7 @@ mod cluster;
 mod commands;
 mod failure;
 mod field_names;
-mod input;
+pub mod input;
 pub mod ipam;
 mod kind_word;
 mod migrate;
@@ -18,7 +18,7 @@ mod patching;
 pub mod policy;
 mod progress;
 pub mod release;
-mod session;
+pub mod session;
 mod suggestion;
 mod verbs;
 

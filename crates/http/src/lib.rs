@@ -21,7 +21,7 @@ pub use opening::TimedOpening;
 pub use prometheus_client;
 pub use signals::shutdown_signal;
 pub use summary::SummaryMetric;
-pub use tls::{ListenerTlsFiles, TlsClientPolicy};
+pub use tls::{ListenerTlsError, ListenerTlsFiles, TlsClientPolicy};
 pub use unix_socket::{LimitedConnection, UnixSocket};
 
 use axum::Router;

@@ -28,7 +28,28 @@ pub enum TlsClientPolicy {
     },
 }
 
+/// The files of a listener cannot be used.
+#[derive(Debug)]
+pub struct ListenerTlsError(TlsError);
+
+impl std::fmt::Display for ListenerTlsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for ListenerTlsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
 impl ListenerTlsFiles {
+    /// Reads the files once, to report mistakes at start.
+    pub fn check(&self) -> Result<(), ListenerTlsError> {
+        self.read_config().map(drop).map_err(ListenerTlsError)
+    }
+
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.read_config().map_err(io::Error::other)?;
         TlsAcceptor::from(Arc::new(config)).accept(stream).await

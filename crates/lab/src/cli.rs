@@ -144,6 +144,17 @@ enum LabCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         arguments: Vec<OsString>,
     },
+    /// Serve a web page that shows the lab, until interrupted
+    ///
+    /// Equivalent to `tortie console` on the lab's datastore. In a lab with the Kubernetes API as datastore, use --socket: the
+    /// console runs in a network namespace of the lab.
+    #[command(after_help = "Examples:
+  tortie lab console
+  tortie lab console --listen 127.0.0.1:8080")]
+    Console {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<OsString>,
+    },
     /// Show the BGP sessions of all nodes, or of one
     Bgp {
         #[arg(value_name = "NODE")]
@@ -322,6 +333,7 @@ pub fn run(args: LabArgs, out: &mut dyn Write) -> LabResult<()> {
         LabCommand::Exec { target, command } => enter::exec(&place, &target, &command),
         LabCommand::Ctl { arguments } => enter::ctl(&place, &arguments),
         LabCommand::Explain { arguments } => enter::explain(&place, &arguments),
+        LabCommand::Console { arguments } => enter::console(&place, &arguments),
         LabCommand::Kubectl { arguments } => kube::enter::kubectl(&place, &arguments),
         LabCommand::Machine { node, first: false } => kube::machine::boot(&place, &node),
         LabCommand::Machine { node, first: true } => kube::machine::run(&place, &node),
@@ -472,6 +484,7 @@ async fn run_async(place: &LabPaths, command: LabCommand, out: &mut dyn Write) -
         LabCommand::Exec { .. }
         | LabCommand::Ctl { .. }
         | LabCommand::Explain { .. }
+        | LabCommand::Console { .. }
         | LabCommand::Kubectl { .. }
         | LabCommand::Image(_)
         | LabCommand::Machine { .. }

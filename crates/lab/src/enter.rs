@@ -67,6 +67,11 @@ pub fn explain(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
     exec_with_store(place, &place.bin().join("tortie"), &["explain"], arguments)
 }
 
+/// Replaces this process with `tortie console` on the lab's datastore. Returns only on failure.
+pub fn console(place: &LabPaths, arguments: &[OsString]) -> LabResult<()> {
+    exec_with_store(place, &place.bin().join("tortie"), &["console"], arguments)
+}
+
 fn exec_with_store(
     place: &LabPaths,
     program: &Path,

@@ -43,6 +43,11 @@ impl TestProcess {
         self.0.id()
     }
 
+    /// Takes standard output, which the command must have piped.
+    pub fn take_output(&mut self) -> std::process::ChildStdout {
+        self.0.stdout.take().unwrap()
+    }
+
     /// Returns whether the process has exited.
     pub fn ended(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()

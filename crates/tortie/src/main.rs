@@ -4,6 +4,7 @@ mod apiserver;
 mod bgp;
 #[cfg(test)]
 mod chart;
+mod console;
 mod controllers;
 mod crds;
 mod csi;
@@ -112,6 +113,17 @@ enum TortieCommand {
     Openstack(openstack::OpenStackArgs),
     /// Flow records: run a collector for Calico's Felix and Whisker (Calico's Goldmane), or list flows
     Flows(flows::FlowsArgs),
+    /// Serve a web page that shows the cluster, its policy and its traffic
+    ///
+    /// Reads the datastore and, if one is configured, a flow collector; changes nothing. On a loopback address it prints a
+    /// link that is valid once, and another when it was used. It refuses addresses that other hosts reach unless clients
+    /// need certificates.
+    #[command(after_help = "Examples:
+  tortie console                                         on 127.0.0.1:7070, with the datastore of this host
+  tortie console --socket /run/tortie/console.sock --socket-group adm
+  tortie console --listen 0.0.0.0:7443 --tls-cert web.crt --tls-key web.key --client-ca users.crt
+  GOLDMANE_HOST=collector:7443 tortie console --collector-cert tls.crt --collector-key tls.key --collector-ca ca.crt")]
+    Console(Box<console::ConsoleArgs>),
     /// Run the aggregated API server for kubectl: projectcalico.org/v3 behind kube-apiserver
     ///
     /// kube-apiserver forwards requests for the group to it once an APIService refers to it. Objects are stored where
@@ -331,6 +343,7 @@ fn run(part: TortieCommand) -> Result<ExitCode, CommandError> {
         TortieCommand::Health(args) => return health::run(&args, &mut out),
         TortieCommand::L7(args) => return l7::run(args, &mut out),
         TortieCommand::Flows(args) => flows::run(args, &mut out),
+        TortieCommand::Console(args) => console::run(&args),
         TortieCommand::Controllers(command) => match command.probe() {
             Some(probe) => return controllers::answer(&command, probe, &mut out),
             None => {

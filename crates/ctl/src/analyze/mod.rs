@@ -10,6 +10,7 @@ mod finding;
 mod tests;
 mod warnings;
 
+pub use finding::AnalysisFinding;
 pub(crate) use warnings::warn;
 
 use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
@@ -18,7 +19,6 @@ use crate::policy::{EnforcedPlan, PolicyCluster, ReportFormat, apply_changes, re
 use crate::{input, session};
 use checks::{CONSEQUENCES, INVALID_SELECTOR_CHECK, NODE_REPORTED_CHECKS};
 use clap::Args;
-use finding::AnalysisFinding;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub async fn analyze(
     out: &mut dyn Write,
 ) -> CommandResult<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
-    let mut cluster = load(&store).await?;
+    let mut cluster = load_cluster(&store).await?;
     if let Some(file) = &args.filename {
         let resources = input::resources(file, args.reading.recursive, args.reading.skip_empty)?;
         let resources = resolve_namespaces(resources, &args.namespace)?;
@@ -91,12 +91,17 @@ pub async fn analyze(
 }
 
 /// Loads all resources that the checks need.
-async fn load(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster> {
+pub async fn load_cluster(store: &ResourceClient) -> tortie_store::StoreResult<PolicyCluster> {
     let mut cluster = PolicyCluster::load(store).await?;
     for kind in [Kind::IPPool, Kind::BGPPeer, Kind::BGPFilter] {
         cluster.load_kind(store, kind).await?;
     }
     Ok(cluster)
+}
+
+/// Runs all checks that need only the datastore, and returns the findings, sorted by object.
+pub fn find_mistakes(cluster: PolicyCluster) -> Vec<AnalysisFinding> {
+    run_checks(cluster, None, Vec::new())
 }
 
 /// Runs all checks and returns the findings, sorted by object.

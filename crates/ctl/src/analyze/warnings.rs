@@ -3,7 +3,7 @@
 
 use super::checks::NODE_REPORTED_CHECKS;
 use super::finding::AnalysisFinding;
-use super::{load, run_checks};
+use super::{load_cluster, run_checks};
 use crate::namespace::RequestedNamespace;
 use crate::policy::PolicyCluster;
 use crate::verbs;
@@ -52,7 +52,7 @@ pub(crate) async fn warn(store: &ResourceClient, mut written: Vec<Resource>, ask
             return None;
         }
         let secrets = Some(PathBuf::from(DEFAULT_SECRETS_DIR)).filter(|dir| Path::new(dir).is_dir());
-        Some(render_warnings(load(store).await.ok()?, &written, secrets))
+        Some(render_warnings(load_cluster(store).await.ok()?, &written, secrets))
     };
     if let Ok(Some(text)) = tokio::time::timeout(WARNING_TIMEOUT, looking).await {
         // Ignore write errors: standard error may be closed.

@@ -10,7 +10,10 @@ mod report;
 mod show;
 mod snapshot;
 mod split;
+mod usage_list;
 mod users;
+
+pub use usage_list::{BlockUsage, PoolUsage, UsageList, list_usage};
 
 use crate::cli::{ConnectionArgs, GlobalArgs};
 use crate::failure::{CommandError, CommandResult};

@@ -1,6 +1,7 @@
 //! `ipam show`: prints address usage, the user of an address, borrowed addresses, or the settings.
 
 use super::bordered_table::{self, ColumnAlign, five_digits};
+use super::usage_list::{BlockUsage, PoolUsage, load_usage};
 use super::{IpamShowArgs, build_allocator, parse_address};
 use crate::failure::CommandResult;
 use std::collections::BTreeMap;
@@ -9,8 +10,7 @@ use std::net::IpAddr;
 use tortie_ipam::block::{AddressAllocation, allocations};
 use tortie_ipam::owner::attribute;
 use tortie_ipam::pool::{self, AllocationPool};
-use tortie_ipam::reservation::ReservedRanges;
-use tortie_ipam::usage::{self, AddressUsage};
+use tortie_ipam::usage::AddressUsage;
 use tortie_ipam::{IpamRecords, block, facts, space};
 use tortie_model::Kind;
 use tortie_model::ipam::AddressBlock;
@@ -74,21 +74,16 @@ fn print_attributes(attributes: &BTreeMap<String, String>, out: &mut dyn Write) 
 }
 
 async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Write) -> CommandResult<()> {
-    let pools = list_pools(records).await?;
-    let reservations = facts::reservations(&records.resources(Kind::IPReservation).await?);
-    let blocks = list_blocks(records).await?;
+    let list = load_usage(records).await?;
     let mut rows = Vec::new();
-    for pool in &pools {
-        let inside: Vec<_> = blocks.iter().filter(|block| pool.cidr.contains(&block.cidr)).collect();
-        let usage = usage::of_pool(&pool.cidr, inside.iter().copied(), &reservations);
-        rows.push(build_usage_row("IP Pool", pool.cidr.to_string(), usage));
+    for PoolUsage { pool, usage, blocks } in &list.pools {
+        rows.push(build_usage_row("IP Pool", pool.cidr.to_string(), *usage));
         if with_blocks {
-            rows.extend(inside.iter().map(|block| build_block_row(block, &reservations)));
+            rows.extend(blocks.iter().map(build_block_row));
         }
     }
     if with_blocks {
-        let orphans = blocks.iter().filter(|block| !pools.iter().any(|p| p.cidr.contains(&block.cidr)));
-        rows.extend(orphans.map(|block| build_block_row(block, &reservations)));
+        rows.extend(list.orphans.iter().map(build_block_row));
     }
     let headers = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"];
     let mut align = [ColumnAlign::Right; 6];
@@ -97,8 +92,8 @@ async fn show_usage(records: &IpamRecords, with_blocks: bool, out: &mut dyn Writ
     Ok(())
 }
 
-fn build_block_row(block: &AddressBlock, reservations: &ReservedRanges) -> [String; 6] {
-    build_usage_row("Block", block.cidr.to_string(), usage::of_block(block, reservations))
+fn build_block_row(block: &BlockUsage) -> [String; 6] {
+    build_usage_row("Block", block.cidr.to_string(), block.usage)
 }
 
 fn build_usage_row(grouping: &str, cidr: String, usage: AddressUsage) -> [String; 6] {

@@ -22,6 +22,7 @@ use tortie_plan::evaluate::{
     EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace, PolicyOutcome, TraceStep,
 };
 use tortie_plan::{PolicyDirection, WorkloadId, assign};
+use tortie_store::ResourceClient;
 
 /// Default source port.
 const DEFAULT_SOURCE_PORT: u16 = 49152;
@@ -78,6 +79,24 @@ pub enum ReportFormat {
     Json,
 }
 
+/// The traffic to explain.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplainQuestion<'q> {
+    pub from: &'q str,
+    pub to: &'q str,
+    pub port: ExplainedTraffic,
+    pub from_port: u16,
+    pub http: Option<&'q RequestLine>,
+    pub principal: Option<&'q ServiceAccountPrincipal>,
+}
+
+impl<'q> ExplainQuestion<'q> {
+    /// Returns the question about a connection from an ephemeral port.
+    pub fn new(from: &'q str, to: &'q str, port: ExplainedTraffic) -> ExplainQuestion<'q> {
+        ExplainQuestion { from, to, port, from_port: DEFAULT_SOURCE_PORT, http: None, principal: None }
+    }
+}
+
 /// The verdict with its reasons.
 #[derive(Debug, Serialize)]
 pub struct PolicyExplanation {
@@ -110,26 +129,42 @@ pub struct ExplainedEnd {
 pub async fn explain(args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let store = session::connect(&args.connection, &args.global).await?;
     let cluster = PolicyCluster::load(&store).await?;
+    let question = ExplainQuestion {
+        from: &args.from,
+        to: &args.to,
+        port: args.port,
+        from_port: args.from_port,
+        http: args.http.as_ref(),
+        principal: args.principal.as_ref(),
+    };
+    let answer = explain_traffic(&store, &cluster, question).await?;
+    print(&answer, args, out)
+}
+
+/// Explains the verdict on traffic in the cluster. Reads the endpoints of a service from the store.
+pub async fn explain_traffic(
+    store: &ResourceClient,
+    cluster: &PolicyCluster,
+    question: ExplainQuestion<'_>,
+) -> CommandResult<PolicyExplanation> {
     let find =
-        |flag: &str, text: &str| find(&cluster, text).map_err(|error| CommandError::context(flag, error));
-    let from = find("--from", &args.from)?;
-    let service = find_service(&store, &args.to).await.map_err(|error| match error {
+        |flag: &str, text: &str| find(cluster, text).map_err(|error| CommandError::context(flag, error));
+    let from = find("--from", question.from)?;
+    let service = find_service(store, question.to).await.map_err(|error| match error {
         ServiceLookupError::Service(error) => CommandError::context("--to", error),
         ServiceLookupError::Store(error) => error.into(),
     })?;
     if let Some(service) = service {
-        let answer = explain_service(&cluster, &from, &service, args)?;
-        return print(&answer, args, out);
+        return explain_service(cluster, &from, &service, question);
     }
-    let to = find("--to", &args.to)?;
-    let request = args.http.as_ref().map(|line| ProxyRequest { line, principal: args.principal.as_ref() });
+    let to = find("--to", question.to)?;
+    let request = question.http.map(|line| ProxyRequest { line, principal: question.principal });
     let mut proxied = None;
     if let Some(request) = request {
-        let workload = request.workload(&to, args.port);
+        let workload = request.workload(&to, question.port);
         proxied = Some((request, workload.map_err(|error| CommandError::context("--http", error))?));
     }
-    let answer = answer(&cluster, &from, &to, (args.port, args.from_port), proxied)?;
-    print(&answer, args, out)
+    Ok(answer(cluster, &from, &to, (question.port, question.from_port), proxied)?)
 }
 
 fn print(answer: &PolicyExplanation, args: &ExplainArgs, out: &mut dyn Write) -> CommandResult<bool> {
@@ -149,7 +184,7 @@ fn explain_service(
     cluster: &PolicyCluster,
     from: &TrafficParty,
     service: &ServiceDestination,
-    args: &ExplainArgs,
+    args: ExplainQuestion<'_>,
 ) -> CommandResult<PolicyExplanation> {
     let to_error = |error: ServiceError| CommandError::context("--to", error);
     if args.http.is_some() {

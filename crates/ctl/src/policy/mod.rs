@@ -18,8 +18,10 @@ mod section;
 mod service;
 mod traffic;
 
-pub(crate) use cluster::{EnforcedPlan, PolicyCluster};
-pub use diff::{ChangeError, DiffArgs, diff};
+pub use cluster::{EnforcedPlan, PolicyCluster};
+pub use diff::{ChangeError, DiffArgs, DiffSummary, diff, load_for_change, summarize_change};
 pub(crate) use diff::{apply_changes, resolve_namespaces};
-pub use endpoint_lookup::EndpointError;
-pub use explain::{ExplainArgs, ReportFormat, explain};
+pub use endpoint_lookup::{EndpointError, workload_name};
+pub use explain::{ExplainArgs, ExplainQuestion, PolicyExplanation, ReportFormat, explain, explain_traffic};
+pub use rule_text::describe_rule;
+pub use traffic::{ExplainedTraffic, TrafficError};

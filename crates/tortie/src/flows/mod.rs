@@ -130,7 +130,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a level of Goldmane's LOG_LEVEL.
-fn parse_log_level(text: &str) -> Result<LogSeverity, String> {
+pub fn parse_log_level(text: &str) -> Result<LogSeverity, String> {
     match text.to_lowercase().as_str() {
         "trace" => Ok(LogSeverity::Trace),
         "debug" => Ok(LogSeverity::Debug),

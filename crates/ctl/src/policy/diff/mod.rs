@@ -17,6 +17,8 @@ mod traffic_class;
 pub use change::ChangeError;
 pub(crate) use change::{apply_changes, resolve_namespaces};
 
+pub use summary::DiffSummary;
+
 use super::cluster::PolicyCluster;
 use super::explain::ReportFormat;
 use crate::cli::{ConnectionArgs, FileReadArgs, GlobalArgs, NamespaceArgs};
@@ -25,6 +27,8 @@ use crate::{input, session};
 use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
+use tortie_model::Resource;
+use tortie_store::ResourceClient;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -55,13 +59,8 @@ pub async fn diff(args: &DiffArgs, out: &mut dyn Write) -> CommandResult<bool> {
     let resources = input::resources(&args.filename, args.reading.recursive, args.reading.skip_empty)?;
     let store = session::connect(&args.connection, &args.global).await?;
     let mut before = PolicyCluster::load(&store).await?;
-    let resources = resolve_namespaces(resources, &args.namespace)?;
-    for resource in &resources {
-        before.load_one(&store, resource).await?;
-    }
-    let (after, objects) = apply_changes(&before, resources, args.delete)?;
-    let comparison = compare::compare(&before, &after, compare::MAX_VERDICTS);
-    let summary = summary::summarise(objects, &comparison);
+    let resources = load_for_change(&store, &mut before, resources, &args.namespace).await?;
+    let summary = summarize_change(&before, resources, args.delete)?;
     match args.output {
         ReportFormat::Text => out.write_all(summary.text().as_bytes())?,
         ReportFormat::Json => {
@@ -70,4 +69,30 @@ pub async fn diff(args: &DiffArgs, out: &mut dyn Write) -> CommandResult<bool> {
     }
     out.flush()?;
     Ok(summary.changes())
+}
+
+/// Resolves the namespaces of the resources, and loads those that exist in the store and are of kinds that policy does not
+/// depend on.
+pub async fn load_for_change(
+    store: &ResourceClient,
+    cluster: &mut PolicyCluster,
+    resources: Vec<Resource>,
+    namespace: &NamespaceArgs,
+) -> CommandResult<Vec<Resource>> {
+    let resources = resolve_namespaces(resources, namespace)?;
+    for resource in &resources {
+        cluster.load_one(store, resource).await?;
+    }
+    Ok(resources)
+}
+
+/// Computes the effect of applying or deleting the resources. Takes a processor for seconds in large clusters.
+pub fn summarize_change(
+    before: &PolicyCluster,
+    resources: Vec<Resource>,
+    delete: bool,
+) -> Result<DiffSummary, ChangeError> {
+    let (after, objects) = apply_changes(before, resources, delete)?;
+    let comparison = compare::compare(before, &after, compare::MAX_VERDICTS);
+    Ok(summary::summarise(objects, &comparison))
 }
