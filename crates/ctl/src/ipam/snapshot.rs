@@ -22,6 +22,10 @@ use tortie_store::ResourceClient;
 /// container, with room for a busy cluster.
 const CONFIRMATION_DELAYS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_millis(750), Duration::from_secs(2)];
+/// Further delays, as long as addresses are assigned or released between the reads: on a busy cluster it may take
+/// seconds to attach or detach a container.
+const BUSY_CONFIRMATION_DELAYS: [Duration; 3] =
+    [Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10)];
 
 pub struct IpamSnapshot {
     pub blocks: Vec<AddressBlock>,
@@ -64,13 +68,19 @@ impl IpamSnapshot {
     /// Drops the findings that later reads of the records do not confirm.
     pub async fn confirm(&mut self, args: &IpamCheckArgs, store: &ResourceClient) -> CommandResult<()> {
         let mut suspicions = self.suspicions();
-        for delay in CONFIRMATION_DELAYS {
-            if suspicions.is_empty() {
+        let mut versions = self.block_versions();
+        let mut is_busy = true;
+        for (index, delay) in CONFIRMATION_DELAYS.into_iter().chain(BUSY_CONFIRMATION_DELAYS).enumerate() {
+            if suspicions.is_empty() || (index >= CONFIRMATION_DELAYS.len() && !is_busy) {
                 break;
             }
             tokio::time::sleep(delay).await;
-            let later = IpamSnapshot::load(args, store, &mut io::sink()).await?.suspicions();
-            suspicions.retain(|suspicion| later.contains(suspicion));
+            let later = IpamSnapshot::load(args, store, &mut io::sink()).await?;
+            let later_suspicions = later.suspicions();
+            suspicions.retain(|suspicion| later_suspicions.contains(suspicion));
+            let later_versions = later.block_versions();
+            is_busy = later_versions != versions;
+            versions = later_versions;
         }
         self.retain(&suspicions);
         Ok(())
@@ -79,6 +89,11 @@ impl IpamSnapshot {
     /// Returns the problems found, without those that are only printed.
     pub fn problems(&self) -> usize {
         self.findings.problems() + self.users.conflicts.len()
+    }
+
+    /// Returns what differs after an address was assigned or released.
+    fn block_versions(&self) -> BTreeSet<(String, u64)> {
+        self.blocks.iter().map(|block| (block.cidr.to_string(), block.sequence_number)).collect()
     }
 
     fn suspicions(&self) -> BTreeSet<Suspicion> {
