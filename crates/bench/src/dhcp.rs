@@ -70,8 +70,13 @@ impl ComputeHost {
                 format!("link set tap{number} up"),
             ]
         });
-        let gateway =
-            ["link add ns-bench type dummy", "addr add 10.64.0.1/16 dev ns-bench", "link set ns-bench up"];
+        // dnsmasq answers with the addresses of this interface. A veth pair, as not every kernel has dummy devices.
+        let gateway = [
+            "link add ns-bench type veth peer name wire0",
+            "addr add 10.64.0.1/16 dev ns-bench",
+            "link set ns-bench up",
+            "link set wire0 up",
+        ];
         ip(Some(namespaces.name(0)), links.chain(gateway.map(str::to_owned)))?;
         ip(Some(&machines), (0..MACHINES).map(|number| format!("link set eth{number} up")))?;
         let netns = Netns::open(namespaces.path(1))?;

@@ -4,7 +4,7 @@ use crate::host::{ComputeHost, Machine};
 use crate::samples::{CLIENT_MAC, Client4};
 use serde_json::json;
 use tortie_dataplane::{LinkMonitor, Netns, PacketSocket};
-use tortie_testkit::{eventually, eventually_showing};
+use tortie_testkit::{TestProcess, eventually, eventually_showing};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 
@@ -78,20 +78,16 @@ fn ipv6_by_dhclient_and_by_the_kernel() {
         default_routes,
     );
     assert!(default_routes().contains("mtu 1450"), "{}", default_routes());
-    let dhclient = |family: &str| {
+    // In the foreground, so that it ends with the closure.
+    let dhclient = |family: &str, event: &str| {
         let mut command = machine.namespace.command("dhclient");
-        command.args([family, "-1", "-v", "-sf"]).arg(&script).arg("-lf").arg(&leases).arg("-pf").arg(&pid);
-        let output = command.arg("eth0").output().unwrap();
-        // It continues in the background.
-        if let Ok(id) = std::fs::read_to_string(&pid) {
-            tortie_testkit::run(std::process::Command::new("kill").arg(id.trim()));
-            let _ = std::fs::remove_file(&pid);
-        }
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        command.args([family, "-1", "-d", "-sf"]).arg(&script).arg("-lf").arg(&leases).arg("-pf").arg(&pid);
+        let _client = TestProcess::quiet(command.arg("eth0"));
+        let path = format!("{}.{event}", record.display());
+        eventually(event, || std::path::Path::new(&path).exists());
+        std::fs::read_to_string(path).unwrap()
     };
-    let log = dhclient("-6");
-    let read = |event: &str| std::fs::read_to_string(format!("{}.{event}", record.display()));
-    let bound = read("BOUND6").unwrap_or_else(|error| panic!("{error}: {log}"));
+    let bound = dhclient("-6", "BOUND6");
     for line in [
         "new_ip6_address=fd00:65::2",
         "new_dhcp6_name_servers=2620:fe::fe",
@@ -99,8 +95,7 @@ fn ipv6_by_dhclient_and_by_the_kernel() {
     ] {
         assert!(bound.lines().any(|known| known == line), "{line}: {bound}");
     }
-    let log = dhclient("-4");
-    let bound = read("BOUND").unwrap_or_else(|error| panic!("{error}: {log}"));
+    let bound = dhclient("-4", "BOUND");
     assert!(bound.lines().any(|line| line == "new_ip_address=10.65.0.2"), "{bound}");
     // The same network with addresses from the prefix.
     let modes = json!({"ipv6_ra_mode": "slaac", "ipv6_address_mode": "slaac"});
