@@ -72,6 +72,19 @@ impl AccessControl {
         sessions.is_open(secret, Instant::now())
     }
 
+    /// Checks the rate, the origin and the session of a request. The page itself and signing in need no session.
+    fn check_request(&self, request: &Request) -> Result<(), ApiError> {
+        let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        admitted.map_err(|wait| ApiError::TooManyRequests { wait })?;
+        self.check_origin(request.method(), request.headers())?;
+        let path = request.uri().path();
+        let is_open = !path.starts_with("/api/") || path == "/api/session";
+        if is_open || self.is_signed_in(request.headers()) {
+            return Ok(());
+        }
+        Err(ApiError::NotSignedIn)
+    }
+
     /// Rejects requests that another site may have caused. The address in `Host` is checked against DNS rebinding: a name
     /// of the attacker that resolves to a loopback address.
     fn check_origin(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -116,15 +129,7 @@ impl AccessControl {
 
 /// Checks a request, serves it within a time limit and adds the security headers.
 pub async fn guard(State(access): State<Arc<AccessControl>>, request: Request, next: Next) -> Response {
-    let admitted = access.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
-    let checked = admitted
-        .map_err(|wait| ApiError::TooManyRequests { wait })
-        .and_then(|()| access.check_origin(request.method(), request.headers()));
-    let is_open = !request.uri().path().starts_with("/api/") || request.uri().path() == "/api/session";
-    let checked = checked.and_then(|()| match is_open || access.is_signed_in(request.headers()) {
-        true => Ok(()),
-        false => Err(ApiError::NotSignedIn),
-    });
+    let checked = access.check_request(&request);
     let mut response = match checked {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,

@@ -69,10 +69,8 @@ impl TrafficMap {
             let line = counts.entry(ends).or_default();
             // A record without connections is still traffic.
             let connections = record.connections.max(1);
-            match record.denied {
-                true => line.denied = line.denied.saturating_add(connections),
-                false => line.allowed = line.allowed.saturating_add(connections),
-            }
+            let count = if record.denied { &mut line.denied } else { &mut line.allowed };
+            *count = count.saturating_add(connections);
             line.bytes = line.bytes.saturating_add(record.bytes);
         }
         let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
@@ -84,10 +82,10 @@ impl TrafficMap {
         }
         let mut by_weight: Vec<(&str, u64)> = weights.into_iter().collect();
         by_weight.sort_by(|(name, weight), (other, less)| less.cmp(weight).then_with(|| name.cmp(other)));
-        let folded: BTreeSet<String> = match by_weight.len() > MAX_BOXES {
-            true => by_weight[MAX_BOXES - 1..].iter().map(|(name, _)| (*name).to_owned()).collect(),
-            false => BTreeSet::new(),
-        };
+        // The box of all others is one of the maximum number.
+        let drawn = if by_weight.len() > MAX_BOXES { MAX_BOXES - 1 } else { by_weight.len() };
+        let folded: BTreeSet<String> =
+            by_weight.iter().skip(drawn).map(|(name, _)| (*name).to_owned()).collect();
         let mut boxes: BTreeSet<String> = by_weight.iter().map(|(name, _)| (*name).to_owned()).collect();
         boxes.retain(|name| !folded.contains(name));
         if !folded.is_empty() {
@@ -136,9 +134,8 @@ impl MapLevel {
                 if own != from_namespace && own != to_namespace {
                     return None;
                 }
-                let show = |namespace: &String, name: &String| match namespace == own {
-                    true => format!("{own}/{name}"),
-                    false => namespace_of(namespace),
+                let show = |namespace: &String, name: &String| {
+                    if namespace == own { format!("{own}/{name}") } else { namespace_of(namespace) }
                 };
                 Some((show(from_namespace, from), show(to_namespace, to)))
             }

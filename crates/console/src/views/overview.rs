@@ -91,10 +91,8 @@ fn measure(snapshot: &ClusterSnapshot) -> ClusterSize {
             Kind::HostEndpoint => size.host_endpoints += 1,
             Kind::Tier => size.tiers += 1,
             Kind::NetworkSet | Kind::GlobalNetworkSet => size.network_sets += 1,
-            kind if is_policy(kind) => match is_staged(resource) {
-                true => size.staged_policies += 1,
-                false => size.policies += 1,
-            },
+            kind if is_policy(kind) && is_staged(resource) => size.staged_policies += 1,
+            kind if is_policy(kind) => size.policies += 1,
             _ => {}
         }
         let namespace = &resource.metadata().namespace;
