@@ -38,7 +38,7 @@ impl Default for FlowSourceSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowTuple {
     pub source: IpAddr,
-    /// After DNAT.
+    /// After DNAT, unless the packet is denied before.
     pub destination: IpAddr,
     pub protocol: u8,
     /// After DNAT. Type (high byte) and code (low byte) for ICMP and ICMPv6; 0 for protocols without ports.
