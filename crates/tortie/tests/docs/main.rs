@@ -27,7 +27,10 @@ use std::path::{Path, PathBuf};
 const RUN_ELSEWHERE: &[(&str, &str)] = &[
     ("docs/policy.md", "compared with transcripts by cli/transcripts.rs"),
     ("docs/kubernetes.md", "it needs a Kubernetes cluster"),
-    ("docs/openstack.md", "it needs an OpenStack deployment; openstack/tests/neutron runs the driver in a real Neutron"),
+    (
+        "docs/openstack.md",
+        "it needs an OpenStack deployment; openstack/tests/neutron runs the driver in a real Neutron",
+    ),
 ];
 
 macro_rules! tour {
