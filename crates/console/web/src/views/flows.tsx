@@ -51,6 +51,21 @@ export function place(namespace: string, name: string): string {
   return namespace === "" || namespace === "-" ? name : `${namespace}/${name}`;
 }
 
+/** Identity of a flow: records of the same flow in several buckets have it. */
+function keyOf(flow: Flow): string {
+  return JSON.stringify([
+    flow.source_namespace,
+    flow.source_name,
+    flow.dest_namespace,
+    flow.dest_name,
+    flow.protocol,
+    flow.dest_port,
+    flow.reporter,
+    flow.action,
+    flow.policies,
+  ]);
+}
+
 export function FlowsView() {
   return (
     <Page title="Flows" lead="Traffic of all namespaces as the collector receives it: the newest first.">
@@ -69,12 +84,15 @@ function FlowList() {
   const [error, setError] = useState("");
   const [lost, setLost] = useState(0);
   const paused = parameter("paused") === "1";
+  /** End of each flow in the list. The stream repeats those of buckets that were not complete. */
+  const listed = useRef(new Map<string, string>());
   const since = sinceSeconds();
   useEffect(() => {
     const abort = new AbortController();
     const load = async () => {
       try {
         const answer = await request<{ data: { flows: Flow[]; omitted: number } }>(`/api/flows?startTimeGte=${-since}`, undefined, abort.signal);
+        listed.current = new Map(answer.data.flows.map((flow) => [keyOf(flow), flow.end_time]));
         setFlows(answer.data.flows);
         setLost(answer.data.omitted);
         setError("");
@@ -93,7 +111,8 @@ function FlowList() {
     source.addEventListener("open", () => setState("live"));
     source.addEventListener("flows", (event) => {
       const batch = JSON.parse((event as MessageEvent<string>).data) as { flows: Flow[]; lost: number };
-      setFlows((last) => [...batch.flows.reverse(), ...last].slice(0, MAX_ROWS));
+      const fresh = batch.flows.filter((flow) => (listed.current.get(keyOf(flow)) ?? "") < flow.end_time);
+      setFlows((last) => [...fresh.reverse(), ...last].slice(0, MAX_ROWS));
       setLost((last) => Math.max(last, batch.lost));
       setError("");
     });
