@@ -20,7 +20,7 @@ impl SharedGeneration {
     }
 }
 
-/// A source of flow events. A policy engine has one, because only it knows what the identities in the kernel mean.
+/// A source of flow events. Each policy engine has one, because only the engine can resolve its identities.
 pub trait FlowSource: Send + Sync {
     /// Starts the source, stops it if there are no settings, or restarts it with other settings or after a failure.
     fn converge(&mut self, settings: Option<FlowSourceSettings>) -> BoxFuture<'_, ()>;

@@ -1,4 +1,4 @@
-//! Flow events: what the kernel reports about connections and denied packets, with the identity of the deciding rule.
+//! Flow events: connections and denied packets that the kernel reports, with the identity of the deciding rule.
 //! Data only; `dataplane` produces the events and `node` makes records of them.
 
 use crate::policy::PolicyDirection;
@@ -38,14 +38,14 @@ impl Default for FlowSourceSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowTuple {
     pub source: IpAddr,
-    /// After DNAT.
+    /// After DNAT, unless the packet is denied before.
     pub destination: IpAddr,
     pub protocol: u8,
     /// After DNAT. Type (high byte) and code (low byte) for ICMP and ICMPv6; 0 for protocols without ports.
     pub destination_port: u16,
 }
 
-/// The reason of one decision about a packet, as far as the kernel tells it. Matches
+/// The reason of one decision about a packet, as far as the kernel reports it. Corresponds to
 /// [`crate::evaluate::VerdictCause`], but owns its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FlowCause {
@@ -109,7 +109,7 @@ pub struct FlowDecision {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyGeneration(pub u64);
 
-/// What the kernel aggregates by.
+/// Key by which the kernel aggregates packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     pub tuple: FlowTuple,

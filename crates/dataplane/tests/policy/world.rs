@@ -14,9 +14,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::Receiver;
 use tortie_dataplane::{DataplaneHandle, ReportReceiver, pod};
-use tortie_plan::evaluate::{ConntrackState, NodeEvaluator, Packet, PacketPath, PathPlace};
-use tortie_plan::{DataplaneSettings, NodePlan, PlanUpdate, PlannedWorkload};
+use tortie_plan::evaluate::{
+    ConntrackState, EvaluationStage, EvaluationTrace, NodeEvaluator, Packet, PacketPath, PathPlace,
+    TraceStep, VerdictCause,
+};
+use tortie_plan::flow::{FlowCause, FlowDecision, FlowEvent, FlowKey};
+use tortie_plan::{
+    DataplaneSettings, EndpointToHostAction, NodePlan, PlanUpdate, PlannedWorkload, PolicyDirection,
+};
 
 pub const POD_COUNT: usize = 3;
 
@@ -94,6 +101,9 @@ pub struct PacketFixture {
     settings: DataplaneSettings,
     dataplane: Option<(DataplaneHandle, ReportReceiver)>,
     plan: NodePlan,
+    flows: Option<Receiver<FlowEvent>>,
+    /// The keys that flow events have reported since the last restart.
+    flow_keys: BTreeSet<FlowKey>,
 }
 
 impl PacketFixture {
@@ -133,6 +143,8 @@ impl PacketFixture {
             settings: DataplaneSettings::default(),
             dataplane: None,
             plan,
+            flows: None,
+            flow_keys: BTreeSet::new(),
         }
     }
 
@@ -144,7 +156,9 @@ impl PacketFixture {
             dataplane.stop().await;
         }
         self.settings = settings.clone();
-        let started = DataplaneHandle::start(self.node.open(), settings).await.unwrap();
+        let mut started = DataplaneHandle::start(self.node.open(), settings).await.unwrap();
+        self.flows = started.0.take_flow_events();
+        self.flow_keys.clear();
         let plan = NodePlan { workloads: workloads(), ..self.plan.clone() };
         started.0.replace(plan.clone()).await.unwrap();
         self.plan = plan;
@@ -202,6 +216,12 @@ impl PacketFixture {
     }
 
     pub fn expected(&self, plan: &NodePlan, sent: &TestPacket) -> bool {
+        self.judge(plan, sent).0
+    }
+
+    /// Returns whether the evaluator allows a packet, and its decisions as flow events report them; `None` if the cause of a
+    /// denial is not recorded with the other decisions.
+    pub fn judge(&self, plan: &NodePlan, sent: &TestPacket) -> (bool, Option<FlowDecision>) {
         let interfaces = BTreeMap::from([
             ("lo".to_owned(), vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]),
             ("eth0".to_owned(), addresses(PacketLocation::Host)),
@@ -219,7 +239,29 @@ impl PacketFixture {
             original_destination: sent.original,
             ..PacketPath::new(place(sent.from), place(sent.to))
         };
-        node.judge(&sent.packet, &way, None).allowed
+        let mut trace = EvaluationTrace::default();
+        let allowed = node.judge(&sent.packet, &way, Some(&mut trace)).allowed;
+        (allowed, decisions(&trace, allowed))
+    }
+
+    /// Receives flow events until the keys of the given packets are there, and returns all keys so far.
+    pub async fn flow_keys(&mut self, wanted: &BTreeSet<FlowKey>, patience: Duration) -> &BTreeSet<FlowKey> {
+        let deadline = tokio::time::Instant::now() + patience;
+        while !wanted.is_subset(&self.flow_keys) {
+            let Ok(event) = tokio::time::timeout_at(deadline, self.flows.as_mut().unwrap().recv()).await
+            else {
+                break;
+            };
+            if let Some(FlowEvent::Counted { key, .. }) = event {
+                self.flow_keys.insert(key);
+            }
+        }
+        &self.flow_keys
+    }
+
+    /// Returns the reported keys with the addresses and the port of another one.
+    pub fn similar_keys(&self, key: &FlowKey) -> Vec<FlowKey> {
+        self.flow_keys.iter().filter(|seen| seen.tuple == key.tuple).cloned().collect()
     }
 
     /// Sends the packets and returns which got through. Waits up to `patience` for those that are expected.
@@ -290,6 +332,60 @@ impl PacketFixture {
 /// Returns the number of a packet; never 0, for which the kernel would choose another IP identification.
 fn number(index: usize) -> u16 {
     u16::try_from(index + 1).unwrap()
+}
+
+/// Returns the decisions of an evaluation as flow events report them: those of workloads, and those of host endpoints
+/// about connections.
+fn decisions(trace: &EvaluationTrace<'_>, allowed: bool) -> Option<FlowDecision> {
+    use PolicyDirection::{Egress, Ingress};
+    let mut decision = FlowDecision { allowed, ..FlowDecision::default() };
+    let mut at = None;
+    for step in &trace.steps {
+        match step {
+            TraceStep::Workload { direction, .. } => at = Some((EvaluationStage::Normal, *direction)),
+            TraceStep::Host { stage, direction, .. } => at = Some((*stage, *direction)),
+            TraceStep::Decided { cause, allowed } => {
+                let (stage, direction) = at.take().unwrap_or((EvaluationStage::Normal, Egress));
+                let Some(cause) = flow_cause(cause, direction) else {
+                    if !allowed {
+                        return None;
+                    }
+                    continue;
+                };
+                let slot = match (stage, direction) {
+                    _ if cause == FlowCause::ClosedHost => &mut decision.ingress,
+                    _ if cause == FlowCause::ServiceLoop => &mut decision.host_egress,
+                    // Tracking ends if untracked policy allows the packet.
+                    (EvaluationStage::Untracked, _) if *allowed => return None,
+                    (EvaluationStage::Untracked, _) => continue,
+                    (EvaluationStage::Normal, Egress) => &mut decision.egress,
+                    (EvaluationStage::Normal, Ingress) => &mut decision.ingress,
+                    (_, Ingress) => &mut decision.host_ingress,
+                    (_, Egress) => &mut decision.host_egress,
+                };
+                *slot = Some(cause);
+            }
+            _ => {}
+        }
+    }
+    Some(decision)
+}
+
+/// Returns the cause as flow events report it; `None` for causes without an identity.
+fn flow_cause(cause: &VerdictCause<'_>, direction: PolicyDirection) -> Option<FlowCause> {
+    Some(match cause {
+        VerdictCause::Rule(rule) => FlowCause::Rule(rule.id()),
+        VerdictCause::TierEnd(tier) => FlowCause::TierEnd { tier: (*tier).to_owned(), direction },
+        VerdictCause::NoProfile => FlowCause::NoProfile(direction),
+        VerdictCause::MissingProfile(profile) => {
+            FlowCause::MissingProfile { profile: (*profile).to_owned(), direction }
+        }
+        VerdictCause::Spoofed => FlowCause::Spoofed,
+        VerdictCause::Encapsulation => FlowCause::Encapsulation,
+        VerdictCause::EndpointToHost(EndpointToHostAction::Drop) => FlowCause::ClosedHost,
+        VerdictCause::ServiceLoop => FlowCause::ServiceLoop,
+        _ => return None,
+    })
 }
 
 fn workloads() -> BTreeMap<tortie_plan::WorkloadId, PlannedWorkload> {
@@ -402,8 +498,7 @@ fn probe() -> String {
             chain make {{ type filter hook output priority -400; {count} }}
             chain rewrite-in {{ type nat hook prerouting priority -100; {rewrite_in} }}
             chain rewrite-out {{ type nat hook output priority -100; {rewrite_out} }}
-            chain arrive {{ type filter hook input priority 100; {note} }}
-            chain forward {{ type filter hook forward priority 100; {note} }}
+            chain arrive {{ type filter hook input priority 200; {note} }}
             chain leave {{ type filter hook postrouting priority 200; {note} }}
         }}"
     )

@@ -18,6 +18,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tortie_plan::flow::FlowTuple;
 
+/// Number of reads in which a key may be missing before it is forgotten.
+const MISSING_READS: u64 = 3;
+
 /// A set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeySet {
@@ -103,7 +106,7 @@ impl FlowCounts {
                 });
                 count.read = reads;
                 if packets < count.seen {
-                    // The table was written anew.
+                    // The table has been recreated, with counters that start from zero.
                     count.reported = 0;
                 }
                 if packets != count.seen {
@@ -116,8 +119,9 @@ impl FlowCounts {
                 }
             }
         }
-        // Keys that somebody has removed from the kernel would start from zero.
-        self.keys.retain(|_, count| count.read == reads);
+        // The counter of a removed key starts from zero if the key returns. While the kernel resizes a set, a read may
+        // miss keys that exist.
+        self.keys.retain(|_, count| count.read + MISSING_READS >= reads);
         for allowed in [true, false] {
             let mut packets = 0;
             for chain in if allowed { vec![names::FLOWS_ALLOWED.to_owned()] } else { denied_chains() } {

@@ -94,7 +94,7 @@ pub struct MessageReader {
     interfaces_read: Option<Instant>,
 }
 
-/// A first packet, with what is known when its message arrives.
+/// The first packet of a key, with the interface names and the policy at the arrival of its message.
 struct PendingOpening {
     packet: PacketMessage,
     in_interface: Option<String>,
@@ -102,7 +102,7 @@ struct PendingOpening {
     generation: PolicyGeneration,
 }
 
-/// What the readers share with the source.
+/// State that the readers share with the source.
 #[derive(Clone)]
 pub struct ReaderContext {
     pub netns: Netns,
@@ -252,7 +252,7 @@ impl MessageReader {
         }
     }
 
-    /// Reports the packets of each key since the last read. What the receiver does not take is reported later.
+    /// Reports the packets of each key since the last read. Counts that do not fit into the channel are reported later.
     async fn report_counts(&mut self) -> DataplaneResult<()> {
         let deltas = match self.counts.read(&self.client, &self.counters).await {
             Ok(deltas) => deltas,
