@@ -8,6 +8,7 @@ use crate::translate::{
 };
 use crate::{OpenStackRegion, stored_form};
 use serde::Deserialize;
+use tortie_model::dhcp::DhcpSubnet;
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 
 /// One entry of the datastore that an object of Neutron determines.
@@ -34,7 +35,7 @@ pub struct SlotObject {
 pub enum SlotContent {
     Absent,
     Resource(Resource),
-    Value(StoreValue),
+    Subnet(Box<DhcpSubnet>),
 }
 
 /// Content with warnings about the parts of the object that it lacks.
@@ -98,7 +99,7 @@ impl SlotKey {
             },
             SlotKey::Subnet { .. } => match &object.subnet {
                 Some(subnet) => match translate_subnet(subnet)? {
-                    Some(subnet) => SlotContent::Value(StoreValue::DhcpSubnet(Box::new(subnet))),
+                    Some(subnet) => SlotContent::Subnet(Box::new(subnet)),
                     None => SlotContent::Absent,
                 },
                 None => SlotContent::Absent,
@@ -125,7 +126,7 @@ impl SlotContent {
             (SlotContent::Resource(desired), StoreValue::Resource(stored)) => {
                 !stored_form::differs(stored, desired)
             }
-            (SlotContent::Value(desired), stored) => desired == stored,
+            (SlotContent::Subnet(desired), StoreValue::DhcpSubnet(stored)) => desired == stored,
             _ => false,
         }
     }

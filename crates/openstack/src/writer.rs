@@ -179,7 +179,7 @@ fn encode(content: &SlotContent, stored: Option<&StoreValue>) -> StoreValue {
             let created = format!("{:.0}", jiff::Timestamp::now());
             stored_form::encode_new(desired, &Uuid::new_v4().to_string(), &created)
         }
-        (SlotContent::Value(value), _) => value.clone(),
+        (SlotContent::Subnet(subnet), _) => StoreValue::DhcpSubnet(subnet.clone()),
         (SlotContent::Absent, _) => StoreValue::Raw(Vec::new()),
     }
 }

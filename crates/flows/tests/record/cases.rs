@@ -8,7 +8,7 @@ const WEB: &str = "np/shop/web";
 
 #[test]
 fn both_sides_report_with_own_directions() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(A, B, 80, open_decision());
     assert_eq!(node.wanted(&first_packet(&key, 4000)).0, [address(A), address(B)]);
     let flows = node.handle(&first_packet(&key, 4000));
@@ -37,7 +37,7 @@ fn both_sides_report_with_own_directions() {
 
 #[test]
 fn denied_by_the_destination_was_allowed_by_the_source() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let policy = PlannedPolicy { ingress: vec![to_port(RuleAction::Deny, 80)], ..PlannedPolicy::default() };
     node.set_policies(&[(WEB, &[])]);
     node.plan.policies.insert(policy_id(WEB), Arc::new(policy));
@@ -61,7 +61,7 @@ fn denied_by_the_destination_was_allowed_by_the_source() {
 
 #[test]
 fn the_end_of_a_tier_names_its_last_policy() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     node.set_policies(&[
         ("np/shop/first", &[to_port(RuleAction::Allow, 1)]),
         (WEB, &[to_port(RuleAction::Allow, 2)]),
@@ -83,7 +83,7 @@ fn the_end_of_a_tier_names_its_last_policy() {
 
 #[test]
 fn services_are_those_before_dnat() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let service = ServiceIdentity { namespace: "shop".into(), name: "web".into() };
     node.book.services.insert(address("10.96.0.10"), service);
     for (port, original, expected) in [
@@ -107,7 +107,7 @@ fn services_are_those_before_dnat() {
 
 #[test]
 fn services_may_be_known_after_the_opening() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 8080, FlowDecision { egress: None, ..open_decision() });
     let service_of = |flows: &[Flow]| of_side(flows, Dst).key.as_ref().unwrap().dest_service_name.clone();
     assert_eq!(service_of(&node.handle(&first_packet(&key, 4000))), "-");
@@ -121,7 +121,7 @@ fn services_may_be_known_after_the_opening() {
 
 #[test]
 fn staged_policies_make_a_pending_verdict() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 80, FlowDecision { egress: None, ..open_decision() });
     node.handle(&first_packet(&key, 4000));
     let before = node.handle(&live(&key, 4000, 10, 10));
@@ -144,7 +144,7 @@ fn staged_policies_make_a_pending_verdict() {
 
 #[test]
 fn keys_wait_for_the_policy_of_the_kernel() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let decision = FlowDecision { ingress: Some(rule_cause(WEB, Ingress, 0)), ..FlowDecision::default() };
     let key = key(OUTSIDE, B, 80, decision);
     assert_eq!(node.handle(&first_packet(&key, 4000)), [], "the kernel is ahead of the plan");
@@ -159,7 +159,7 @@ fn keys_wait_for_the_policy_of_the_kernel() {
 
 #[test]
 fn disagreements_are_counted_with_the_rule_of_the_kernel() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let decision = FlowDecision { ingress: Some(rule_cause(WEB, Ingress, 3)), ..FlowDecision::default() };
     let key = key(OUTSIDE, B, 80, decision);
     node.handle(&first_packet(&key, 4000));
@@ -180,7 +180,7 @@ fn disagreements_are_counted_with_the_rule_of_the_kernel() {
 
 #[test]
 fn verdicts_without_a_rule_are_named() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let decision = FlowDecision { egress: Some(FlowCause::Spoofed), ..FlowDecision::default() };
     let key = key("10.0.0.9", OUTSIDE, 80, decision);
     let FlowEvent::Denied(mut opening) = first_packet(&key, 4000) else { unreachable!() };
@@ -198,7 +198,7 @@ fn verdicts_without_a_rule_are_named() {
 
 #[test]
 fn the_host_reaches_its_workloads() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let decision =
         FlowDecision { allowed: true, ingress: Some(FlowCause::HostToWorkload), ..FlowDecision::default() };
     let key = key("192.168.0.1", B, 80, decision);
@@ -214,7 +214,7 @@ fn the_host_reaches_its_workloads() {
 
 #[test]
 fn network_sets_and_icmp_are_described() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let identity = AddressIdentity {
         kind: IdentityKind::NetworkSet,
         namespace: String::new(),
@@ -233,7 +233,7 @@ fn network_sets_and_icmp_are_described() {
 
 #[test]
 fn connections_from_before_the_start_add_only_growth() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 80, FlowDecision { egress: None, ..open_decision() });
     let FlowEvent::Live(mut old) = live(&key, 4000, 1000, 1000) else { unreachable!() };
     old.started = Some(UNIX_EPOCH + Duration::from_secs(START as u64 - 60));
@@ -246,7 +246,7 @@ fn connections_from_before_the_start_add_only_growth() {
 
 #[test]
 fn connections_without_end_are_completed() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 80, FlowDecision { egress: None, ..open_decision() });
     node.handle(&live(&key, 4000, 1, 1));
     let complete = FlowEvent::LiveComplete { connections: 0 };

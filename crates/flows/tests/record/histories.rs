@@ -125,7 +125,7 @@ proptest! {
 
 #[test]
 fn transfers_are_recorded_once() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 80, decision(true));
     let mut out = node.handle(&first_packet(&key, 4000));
     for packets in [10, 25, 25] {
@@ -141,7 +141,7 @@ fn transfers_are_recorded_once() {
 
 #[test]
 fn unknown_connections_count_as_other() {
-    let mut node = TestNode::new();
+    let mut node = TestNode::default();
     let key = key(OUTSIDE, B, 80, decision(true));
     let flows = node.handle(&ended(&key, 4000, 5, 6));
     let names = flows.iter().map(|flow| flow.key.as_ref().unwrap().dest_name.as_str()).collect::<Vec<_>>();

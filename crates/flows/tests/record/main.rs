@@ -43,11 +43,13 @@ pub struct TestNode {
     pub now: i64,
 }
 
-impl TestNode {
-    pub fn new() -> TestNode {
+impl Default for TestNode {
+    fn default() -> TestNode {
         TestNode::with_limits(RecorderLimits::default())
     }
+}
 
+impl TestNode {
     pub fn with_limits(limits: RecorderLimits) -> TestNode {
         let mut plan = NodePlan::default();
         let open = vec![PlannedRule::new(RuleAction::Allow)];
@@ -162,12 +164,12 @@ pub fn connection(key: &FlowKey, source_port: u16) -> ConnectionTuple {
 }
 
 fn interface(own: IpAddr) -> Option<String> {
-    Some(match own {
+    let name = match own {
         own if own == address(A) => "cali-a",
         own if own == address(B) => "cali-b",
         _ => "eth0",
-    })
-    .map(str::to_owned)
+    };
+    Some(name.to_owned())
 }
 
 /// Returns the event of the first packet of a key.

@@ -184,7 +184,9 @@ impl FlowCounts {
             let operation =
                 TableOperation::DeleteElements { set: &name, kind, elements: elements.iter().collect() };
             client.write(&[operation]).await?;
-            elements.into_iter().for_each(|element| drop(self.keys.remove(&(set, element.key))));
+            for element in elements {
+                self.keys.remove(&(set, element.key));
+            }
         }
         Ok(())
     }
