@@ -30,8 +30,8 @@ impl DhcpOptions {
         if host.is_empty() || host.len() > 253 || host.contains('/') {
             return refuse("--host", host.clone(), "the name of this host in Neutron");
         }
-        let is_label = !region.contains('.') && region.len() <= MAX_REGION_BYTES;
-        if !region.is_empty() && !(is_label && is_domain(region)) {
+        let is_label = is_domain(region) && !region.contains('.') && region.len() <= MAX_REGION_BYTES;
+        if !region.is_empty() && !is_label {
             return refuse("--region", region.clone(), "a DNS label of at most 46 characters");
         }
         let are_prefixes = (1..=MAX_INTERFACE_PREFIXES).contains(&interface_prefixes.len())

@@ -142,7 +142,7 @@ fn split_option(bytes: &[u8]) -> Result<(u16, &[u8], &[u8]), RejectReason> {
 }
 
 /// Iterates over options that were checked before.
-fn iterate_options<'a>(mut rest: &'a [u8]) -> impl Iterator<Item = (u16, &'a [u8])> {
+fn iterate_options(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (code, value, after) = split_option(rest).ok()?;
         rest = after;

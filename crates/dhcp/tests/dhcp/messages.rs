@@ -174,7 +174,10 @@ fn split6(mut rest: &[u8]) -> Vec<(u16, Vec<u8>)> {
     options
 }
 
-fn ask6(message_type: u8, options: &[Vec<u8>]) -> Result<(u8, Vec<(u16, Vec<u8>)>), RejectReason> {
+/// Type and options of a DHCPv6 message.
+type Dhcp6Reply = (u8, Vec<(u16, Vec<u8>)>);
+
+fn ask6(message_type: u8, options: &[Vec<u8>]) -> Result<Dhcp6Reply, RejectReason> {
     let frame = frame6(CLIENT_LINK_LOCAL, ALL_SERVERS, &message6(message_type, options));
     let (_, reply) = ask(&frame, &port())?;
     Ok(options6_of(&reply))
