@@ -9,6 +9,9 @@ use std::net::Ipv6Addr;
 
 /// Longest lifetime that RFC 4861 permits, in seconds: machines keep their default route while the server is away.
 const ROUTER_LIFETIME: u16 = 9000;
+/// Shortest lifetime of prefixes and name servers, in seconds: three intervals of unsolicited advertisements (RFC 8106, 5.1).
+/// With a shorter lease, machines would lose the addresses that they formed before the next advertisement.
+const MIN_PREFIX_LIFETIME: u32 = 1800;
 /// Links with a smaller MTU cannot carry IPv6.
 const MIN_IPV6_MTU: u32 = 1280;
 
@@ -58,7 +61,7 @@ fn write_advertisement(
         router_lifetime: ROUTER_LIFETIME,
         mtu: Some(port.link.mtu).filter(|mtu| *mtu >= MIN_IPV6_MTU),
         prefixes: &lease.prefixes,
-        prefix_lifetime: port.lease.lease_seconds,
+        prefix_lifetime: port.lease.lease_seconds.max(MIN_PREFIX_LIFETIME),
         dns_servers: &lease.dns_servers,
         domain: &port.lease.domain,
     };

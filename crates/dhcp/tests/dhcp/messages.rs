@@ -288,3 +288,21 @@ fn solicitations_get_an_advertisement() {
     let endless = [&solicit[..], &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
     assert_eq!(rejected(&solicitation(CLIENT_LINK_LOCAL, 255, &endless)), RejectReason::Malformed);
 }
+
+#[test]
+fn prefixes_outlive_short_leases() {
+    let frame = solicitation(CLIENT_LINK_LOCAL, 255, &[133, 0, 0, 0, 0, 0, 0, 0]);
+    for (lease_seconds, lifetime) in [(60, 1800_u32), (3600, 3600)] {
+        let mut port = port();
+        port.lease.lease_seconds = lease_seconds;
+        let message = ask(&frame, &port).unwrap().1[54..].to_vec();
+        let expected = lifetime.to_be_bytes();
+        assert_eq!((&message[36..40], &message[40..44]), (&expected[..], &expected[..]), "{lease_seconds}");
+        assert_eq!(&message[68..72], expected, "DNS server, {lease_seconds}");
+        // Leases keep the configured lifetime.
+        let request = frame6(CLIENT_LINK_LOCAL, ALL_SERVERS, &message6(1, &[association(7, &[])]));
+        let (_, options) = options6_of(&ask(&request, &port).unwrap().1);
+        let address = &split6(&find(&options, 3).unwrap()[12..])[0].1;
+        assert_eq!(&address[16..20], &u32::to_be_bytes(lease_seconds), "{lease_seconds}");
+    }
+}
