@@ -1,6 +1,7 @@
 //! `tortie dhcp`: the DHCP server of an OpenStack compute host, also called as `calico-dhcp-agent`.
 
 use clap::{Args, Parser};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -76,6 +77,28 @@ pub fn run(args: DhcpArgs) -> Result<(), Box<dyn Error + Send + Sync>> {
         listen: args.listen,
     };
     let config = StoreConfig::load(&args.config)?;
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     Ok(runtime.block_on(tortie_dhcp::run(options, config))?)
+}
+
+/// Raises the open-file limit to the hard limit: every machine needs two sockets, and the usual soft limit is 1024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_machines_may_be_served() {
+        raise_descriptor_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
 }
