@@ -108,7 +108,8 @@ pub struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// Sets the latest state of a subject. Returns false if the limit is reached and the state is dropped.
+    /// Sets the latest state of a subject. Returns false if the limit is reached and the state is dropped. States of
+    /// deleted entries make room for others: a follower, which sends none, would collect them for ever.
     pub fn set(
         &mut self,
         subject: CommandSubject,
@@ -117,6 +118,10 @@ impl CommandQueue {
         is_final: bool,
     ) -> bool {
         if let Some(queued) = self.states.get_mut(&subject) {
+            if is_final && queued.is_delivered && queued.state == state {
+                self.states.remove(&subject);
+                return true;
+            }
             queued.is_final = is_final;
             if queued.state != state {
                 queued.state = state;
@@ -126,7 +131,7 @@ impl CommandQueue {
             }
             return true;
         }
-        if self.states.len() >= MAX_STATUSES {
+        if self.states.len() >= MAX_STATUSES && !self.remove_final() {
             return false;
         }
         let queued = QueuedState {
@@ -138,6 +143,18 @@ impl CommandQueue {
             in_flight: None,
         };
         self.states.insert(subject, queued);
+        true
+    }
+
+    /// Forgets one subject whose entry was deleted. Returns whether there was one.
+    fn remove_final(&mut self) -> bool {
+        let is_removable = |queued: &QueuedState| queued.is_final && queued.in_flight.is_none();
+        let found = self
+            .states
+            .iter()
+            .find(|(subject, queued)| is_removable(queued) && !matches!(subject, CommandSubject::Resync));
+        let Some(subject) = found.map(|(subject, _)| subject.clone()) else { return false };
+        self.states.remove(&subject);
         true
     }
 
@@ -347,6 +364,31 @@ mod tests {
         assert_eq!(commands[0].operation, DriverOperation::Resync);
         queue.complete(&[done(&commands[0], true)], NOW);
         assert_eq!(queue.pending(), 1, "a final state is forgotten after delivery");
+    }
+
+    #[test]
+    fn deleted_entries_leave_nothing() {
+        let mut queue = CommandQueue::default();
+        let end = |queue: &mut CommandQueue, number| {
+            let state = CommandState::Port(PortState::Error);
+            queue.set(port(number), state, CommandPriority::Live, true)
+        };
+        // The state of the deletion was delivered before.
+        set(&mut queue, 1, PortState::Error, CommandPriority::Live);
+        let commands = queue.take(NOW, 10, true);
+        queue.complete(&[done(&commands[0], true)], NOW);
+        assert!(end(&mut queue, 1));
+        assert!(queue.states.is_empty() && queue.take(NOW, 10, true).is_empty());
+        // A follower delivers nothing.
+        for number in 0..MAX_STATUSES {
+            assert!(end(&mut queue, number));
+        }
+        assert!(
+            set(&mut queue, MAX_STATUSES, PortState::Active, CommandPriority::Live),
+            "instead of a deleted one"
+        );
+        assert_eq!(queue.states[&port(MAX_STATUSES)].state, CommandState::Port(PortState::Active));
+        assert_eq!(queue.pending(), MAX_STATUSES);
     }
 
     #[test]
