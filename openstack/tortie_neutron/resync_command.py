@@ -16,12 +16,14 @@ from neutron.common import config as neutron_config
 from neutron.db.migration.models import head  # noqa: F401
 from neutron import manager
 from oslo_config import cfg
+from oslo_log import log
 from sqlalchemy import orm
 
 from tortie_neutron import config
 from tortie_neutron.link import DaemonLink, DaemonUnavailable
 from tortie_neutron.resync import run_resync, Scope
 
+LOG = log.getLogger(__name__)
 DEFAULT_CONFIG = '/etc/neutron/neutron.conf'
 FAILED = 1
 
@@ -55,6 +57,9 @@ def main(arguments=None):
         report = run_resync(link, scope, options.force)
     except DaemonUnavailable as error:
         report = {'scope': scope.describe(), 'ok': False, 'error': str(error)}
+    except Exception as error:
+        LOG.exception('resync failed')
+        report = {'scope': scope.describe(), 'ok': False, 'error': '%s: %s' % (type(error).__name__, error)}
     text = json.dumps(report, indent=2)
     if options.output:
         with open(options.output, 'w') as file:

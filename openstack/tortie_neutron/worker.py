@@ -23,6 +23,7 @@ AGENT_TYPE = 'Calico per-host agent (felix)'
 AGENT_BINARY = 'calico-felix'
 COMMAND_WAIT_SECONDS = 30
 RETRY_SECONDS = 1
+RESYNC_RETRY_SECONDS = 5
 
 
 class CommandWorker(worker.BaseWorker):
@@ -31,14 +32,15 @@ class CommandWorker(worker.BaseWorker):
         super().__init__(worker_process_count=1)
         self.link = link
         self.stopped = threading.Event()
-        self.thread = None
-        # The process of the daemon with which the last resync succeeded.
-        self.synced_instance = None
+        self.resync_wanted = threading.Event()
+        # The process of the daemon that responded last; None after an outage.
+        self.instance = None
 
     def start(self, *args, **kwargs):
         super().start()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        # Resyncs run beside commands: a long one must not delay the reports of nodes, which Neutron would consider dead.
+        for run in (self._run, self._run_resyncs):
+            threading.Thread(target=run, daemon=True).start()
 
     def stop(self):
         self.stopped.set()
@@ -57,7 +59,7 @@ class CommandWorker(worker.BaseWorker):
                 except DaemonUnavailable as error:
                     LOG.debug('%s', error)
                     # Changes may have been missed meanwhile.
-                    self.synced_instance = None
+                    self.instance = None
                     self.stopped.wait(RETRY_SECONDS)
                 except Exception:
                     LOG.exception('commands of tortie openstack failed')
@@ -65,9 +67,9 @@ class CommandWorker(worker.BaseWorker):
 
     def _run_once(self, executor):
         instance = self.link.get('/v1/state')['instance']
-        if cfg.CONF.calico.startup_resync == 'always' and instance != self.synced_instance:
-            self._resync()
-            self.synced_instance = instance
+        if cfg.CONF.calico.startup_resync == 'always' and instance != self.instance:
+            self.resync_wanted.set()
+        self.instance = instance
         # The time limit covers the daemon's wait.
         answer = self.link.get('/v1/commands/%d' % COMMAND_WAIT_SECONDS, COMMAND_WAIT_SECONDS + self.link.timeout)
         results = list(executor.map(self._execute, answer['commands']))
@@ -81,11 +83,30 @@ class CommandWorker(worker.BaseWorker):
             elif command['op'] == 'port_status':
                 set_port_status(command['host'], command['port'], command['status'])
             else:
-                self._resync()
+                self.resync_wanted.set()
             return {'id': command['id'], 'ok': True}
         except Exception as error:
             LOG.exception('command %s failed', command)
             return {'id': command['id'], 'ok': False, 'error': '%s: %s' % (type(error).__name__, error)}
+
+    def _run_resyncs(self):
+        while not self.stopped.is_set():
+            if not self.resync_wanted.wait(RETRY_SECONDS):
+                continue
+            # Cleared before the resync reads anything: a request during it causes another one.
+            self.resync_wanted.clear()
+            try:
+                self._resync()
+            except DaemonUnavailable as error:
+                LOG.warning('resync failed and is repeated: %s', error)
+                self._retry_resync()
+            except Exception:
+                LOG.exception('resync failed and is repeated')
+                self._retry_resync()
+
+    def _retry_resync(self):
+        self.resync_wanted.set()
+        self.stopped.wait(RESYNC_RETRY_SECONDS)
 
     def _resync(self):
         report = run_resync(self.link, Scope())

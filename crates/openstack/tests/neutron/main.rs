@@ -24,6 +24,7 @@ struct Network {
 #[test]
 fn neutron_drives_the_datastore() {
     let mut neutron = NeutronFixture::start();
+    first_resync_prepares_the_cluster(&neutron);
     nodes_are_agents(&neutron);
     let mut shared = ports_become_endpoints(&neutron);
     group_rules_become_policies(&neutron, &shared);
@@ -43,6 +44,17 @@ fn heartbeat(neutron: &NeutronFixture, host: &str) {
     let now = jiff::Timestamp::now();
     let value = json!({"time": format!("{now:.0}"), "uptime": 1, "first_update": true});
     neutron.put(&format!("{STATUSES}/{host}/status"), &value.to_string());
+}
+
+/// Waits for the end of the first resync, which adjusts the settings of the cluster.
+fn first_resync_prepares_the_cluster(neutron: &NeutronFixture) {
+    neutron.eventually("the cluster is prepared for OpenStack", || {
+        let felix = neutron.entry(&format!("{RESOURCES}/felixconfigurations/default"));
+        let information = neutron.entry(&format!("{RESOURCES}/clusterinformations/default"));
+        felix["spec"]["endpointReportingEnabled"] == true
+            && felix["spec"]["interfacePrefix"] == "tap"
+            && information["spec"]["clusterType"] == "openstack"
+    });
 }
 
 fn nodes_are_agents(neutron: &NeutronFixture) {
@@ -379,13 +391,6 @@ fn outages_fail_cleanly_and_are_repaired(neutron: &mut NeutronFixture, shared: &
         now == expected
     });
     neutron.etcd.ctl(&["del", &foreign]).unwrap();
-    neutron.eventually("the cluster is prepared for OpenStack", || {
-        let felix = neutron.entry(&format!("{RESOURCES}/felixconfigurations/default"));
-        let information = neutron.entry(&format!("{RESOURCES}/clusterinformations/default"));
-        felix["spec"]["endpointReportingEnabled"] == true
-            && felix["spec"]["interfacePrefix"] == "tap"
-            && information["spec"]["clusterType"] == "openstack"
-    });
     // Neutron works again, and reports continue.
     heartbeat(neutron, "cmp-1");
     neutron.put(&status_path("cmp-1", &shared.port), r#"{"status":"down"}"#);
