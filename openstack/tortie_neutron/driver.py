@@ -7,6 +7,7 @@ from oslo_log import log
 
 from tortie_neutron import config, qos
 from tortie_neutron.link import DaemonLink, DaemonUnavailable
+from tortie_neutron.missed import MissedChanges
 from tortie_neutron.records import is_workload, NeutronReader
 from tortie_neutron.sync import Synchronizer
 from tortie_neutron.worker import AGENT_TYPE, CommandWorker
@@ -24,8 +25,7 @@ class TortieMechanismDriver(api.MechanismDriver):
         config.register_options()
         self.link = DaemonLink(cfg.CONF.tortie.socket, cfg.CONF.tortie.timeout)
         self.synchronizer = Synchronizer(self.link)
-        # Changes that this process could not send; the daemon is told as soon as it responds.
-        self.has_missed = False
+        self.missed = MissedChanges(self.link)
         self.qos_driver = qos.TortieQosDriver.create(self)
         before = (events.PRECOMMIT_CREATE, events.PRECOMMIT_UPDATE, events.PRECOMMIT_DELETE)
         for resource, handler in ((resources.SECURITY_GROUP, self.on_group), (resources.SECURITY_GROUP_RULE, self.on_rule),
@@ -70,11 +70,8 @@ class TortieMechanismDriver(api.MechanismDriver):
         """Sends a change that is committed. A change that cannot be sent is left to a resync."""
         try:
             change(*args)
-            if self.has_missed:
-                self.link.post('/v1/missed')
-                self.has_missed = False
         except DaemonUnavailable as error:
-            self.has_missed = True
+            self.missed.record()
             if cfg.CONF.tortie.on_unavailable == config.FAIL:
                 raise
             LOG.warning('%s; the change is left to the next resync', error)
