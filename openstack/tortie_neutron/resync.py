@@ -70,8 +70,10 @@ def _run_phase(link, path, phase, force, scope, ids, list_objects):
         started = time.monotonic()
     neutron_ms += _milliseconds(started)
     ended = link.post(path + 'end', {'neutron_read_ms': neutron_ms, 'force': force}, PHASE_TIMEOUT)
-    # Ports that changed between the two reads.
-    Synchronizer(link).sync_ports(ended['verify'])
+    # Objects that may have changed between the two reads.
+    synchronizer = Synchronizer(link)
+    synchronizer.sync_created(ended['created'])
+    synchronizer.sync_ports(ended['verify'])
 
 
 def _list_subnets(reader, filters):

@@ -58,7 +58,9 @@ class Synchronizer:
                 for warning in report.get('warnings', []):
                     LOG.warning('%s: not enforced: %s', slot, warning)
             slots = [slot for slot, report in zip(slots, reports) if report['outcome'] == 'conflict']
-        LOG.warning('%s changed too often; the next resync repairs them', slots)
+        if slots:
+            LOG.warning('%s changed too often; a resync repairs them', slots)
+            self.link.post('/v1/missed')
 
     def sync_port(self, current, original=None):
         """Writes a port's security groups, then its endpoints."""
@@ -67,7 +69,9 @@ class Synchronizer:
             return
         for group in current.get('security_groups') or []:
             self.sync_group(group)
-        port_id = current['id']
+        self._sync_port_slots(current['id'], slots)
+
+    def _sync_port_slots(self, port_id, slots):
         self.sync_slots(slots, lambda reader: {'port': reader.read_port(port_id)})
 
     def sync_group(self, group_id):
@@ -84,3 +88,16 @@ class Synchronizer:
             record = NeutronReader().read_port(port_id)
             if record:
                 self.sync_port(record['port'])
+
+    def sync_created(self, slots):
+        """Writes slots that a resync filled. If their objects do not exist any more, nothing else would delete the entries."""
+        ports = {}
+        for slot in slots:
+            if slot['kind'] == 'policy':
+                self.sync_group(slot['security_group_id'])
+            elif slot['kind'] == 'subnet':
+                self.sync_subnet(slot['subnet_id'])
+            else:
+                ports.setdefault(slot['port_id'], []).append(slot)
+        for port_id, its_slots in ports.items():
+            self._sync_port_slots(port_id, its_slots)

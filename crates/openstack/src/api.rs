@@ -4,7 +4,7 @@ use crate::OpenStackError;
 use crate::command_queue::{CommandResult, DriverCommand};
 use crate::election::LeaderFlag;
 use crate::metrics::{OpenStackMetrics, increment};
-use crate::resync::{PhaseKind, ResyncReport, ResyncScope, ResyncSessions};
+use crate::resync::{PhaseKind, PhaseVerification, ResyncReport, ResyncScope, ResyncSessions};
 use crate::slot::{SlotKey, SlotObject};
 use crate::status::StatusBoard;
 use crate::writer::{SlotObservation, SlotOutcome, SlotReport, SlotWriter};
@@ -17,7 +17,6 @@ use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -297,20 +296,15 @@ struct EndRequest {
     force: bool,
 }
 
-#[derive(Serialize)]
-struct EndResponse {
-    verify: BTreeSet<String>,
-}
-
 async fn end_phase(
     State(state): State<Arc<ApiState>>,
     Path(id): Path<u64>,
     body: Bytes,
-) -> ApiResult<EndResponse> {
+) -> ApiResult<PhaseVerification> {
     let request: EndRequest = parse(&body)?;
     let session = state.sessions.find(id)?;
     let verify = session.lock().await.end(request.neutron_read_ms, request.force, &state.writer).await?;
-    Ok(JsonResponse(EndResponse { verify }))
+    Ok(JsonResponse(verify))
 }
 
 #[derive(Default, Deserialize)]

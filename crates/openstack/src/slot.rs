@@ -7,12 +7,12 @@ use crate::translate::{
     translate_subnet,
 };
 use crate::{OpenStackRegion, stored_form};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tortie_model::dhcp::DhcpSubnet;
 use tortie_model::{Kind, Resource, StoreKey, StoreValue};
 
 /// One entry of the datastore that an object of Neutron determines.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SlotKey {
     Endpoint { host: String, device_id: String, port_id: String },

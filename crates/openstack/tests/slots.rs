@@ -5,10 +5,11 @@
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use tempfile::TempDir;
 use tortie_openstack::{OpenStackOptions, run};
 use tortie_store::StoreConfig;
-use tortie_testkit::Etcd;
+use tortie_testkit::{Etcd, TestProcess, eventually};
 
 const POLICIES: &str = "/calico/resources/v3/projectcalico.org/networkpolicies/openstack/ossg.default.";
 
@@ -28,8 +29,11 @@ impl Drop for Daemon {
 
 impl Daemon {
     fn start() -> Daemon {
+        Daemon::start_in(make_directory())
+    }
+
+    fn start_in(dir: TempDir) -> Daemon {
         let etcd = Etcd::start().unwrap();
-        let dir = tempfile::Builder::new().prefix("tortie-os-").tempdir_in("/tmp").unwrap();
         let options = OpenStackOptions {
             socket: dir.path().join("d.sock"),
             region: String::new(),
@@ -89,6 +93,11 @@ impl Daemon {
         self.post(&format!("/v1/resync/{id}/end"), &json!({"neutron_read_ms": 7, "force": force}));
         self.post(&format!("/v1/resync/{id}/finish"), &json!({}))
     }
+}
+
+/// Makes a directory with a short path, because that of a Unix socket is limited.
+fn make_directory() -> TempDir {
+    tempfile::Builder::new().prefix("tortie-os-").tempdir_in("/tmp").unwrap()
 }
 
 fn slot(group: &str) -> Value {
@@ -182,4 +191,48 @@ fn resyncs_write_only_differences() {
     );
     let (status, _) = daemon.request("POST", "/v1/resync/99/begin", &json!({"phase": "policy"}));
     assert_eq!(status, 404);
+}
+
+#[test]
+fn created_slots_are_verified_after_deletions() {
+    let daemon = Daemon::start();
+    let id = &daemon.post("/v1/resync", &json!({"scope": {"full": true}}))["id"];
+    daemon.post(&format!("/v1/resync/{id}/begin"), &json!({"phase": "policy"}));
+    let groups = json!([{"security_group": security_group("sg1", "tcp")}]);
+    daemon.post(&format!("/v1/resync/{id}/objects"), &json!({"objects": groups}));
+    let ended = daemon.post(&format!("/v1/resync/{id}/end"), &json!({}));
+    assert_eq!(ended, json!({"verify": [], "created": [slot("sg1")]}));
+    // The group was deleted before its policy was written, so that the hook found no policy.
+    let seen = daemon.post("/v1/observe", &json!({"slots": ended["created"]}))["seen"][0].clone();
+    let body = json!({"writes": [{"slot": ended["created"][0], "seen": seen}], "object": {}});
+    assert_eq!(daemon.post("/v1/write", &body)["reports"][0]["outcome"], "deleted");
+    assert_eq!(daemon.selectors(), 0);
+}
+
+/// Program of a process of Neutron that could not send two changes.
+const MISS_TWO_CHANGES: &str = "
+import sys, time
+from tortie_neutron.link import DaemonLink
+from tortie_neutron.missed import MissedChanges
+missed = MissedChanges(DaemonLink(sys.argv[1], 20))
+missed.record()
+missed.record()
+print('missed', flush=True)
+while missed.count:
+    time.sleep(0.05)
+";
+
+#[test]
+fn missed_changes_are_reported_without_others() {
+    let dir = make_directory();
+    let mut python = Command::new("python3");
+    python.args(["-c", MISS_TWO_CHANGES]).arg(dir.path().join("d.sock"));
+    python.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../../openstack"));
+    python.env("PYTHONDONTWRITEBYTECODE", "1");
+    let (mut driver, line) = TestProcess::until_first_line(&mut python);
+    assert_eq!(line.trim(), "missed");
+    let daemon = Daemon::start_in(dir);
+    eventually("the driver reports", || driver.ended());
+    let (status, response) = daemon.request("GET", "/v1/commands/0", &Value::Null);
+    assert_eq!((status, &response["commands"][0]["op"]), (200, &json!("resync")), "{response}");
 }

@@ -8,4 +8,4 @@ mod report;
 mod session;
 
 pub use report::{PhaseReport, ResyncReport, ResyncScope};
-pub use session::{MAX_SESSIONS, PhaseKind, ResyncSessions};
+pub use session::{MAX_SESSIONS, PhaseKind, PhaseVerification, ResyncSessions};

@@ -8,7 +8,7 @@ use crate::neutron::PortRecord;
 use crate::slot::{SlotContent, SlotKey, SlotObject};
 use crate::writer::{SlotOutcome, SlotWriter, StoredSlot};
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,9 +51,17 @@ struct OpenPhase {
     stored: BTreeMap<StoreKey, StoredSlot>,
     /// Ids of objects that could not be translated.
     kept: BTreeSet<String>,
-    /// Ports whose endpoints were created or deleted. The driver reads them again, because they may have changed
-    /// between the two reads.
+    verify: PhaseVerification,
+}
+
+/// Objects that the driver reads again after a phase, because they may have changed between the two reads.
+#[derive(Debug, Default, Serialize)]
+pub struct PhaseVerification {
+    /// Ports whose endpoints were deleted, or that another client wrote.
     verify: BTreeSet<String>,
+    /// Slots that were empty. Their objects may have been deleted before the slots were filled, when there was nothing to
+    /// delete in the datastore.
+    created: Vec<SlotKey>,
 }
 
 /// All resyncs under way.
@@ -120,8 +128,8 @@ impl ResyncSession {
             etcd_items: stored.len() as u64,
             ..PhaseReport::default()
         };
-        self.phase =
-            Some(OpenPhase { kind, started, report, stored, kept: BTreeSet::new(), verify: BTreeSet::new() });
+        let verify = PhaseVerification::default();
+        self.phase = Some(OpenPhase { kind, started, report, stored, kept: BTreeSet::new(), verify });
         Ok(())
     }
 
@@ -167,13 +175,13 @@ impl ResyncSession {
         Ok(())
     }
 
-    /// Deletes the entries that no object demands and ends the phase. Returns the ids of ports to read again.
+    /// Deletes the entries that no object demands and ends the phase. Returns the objects to read again.
     pub async fn end(
         &mut self,
         neutron_read_ms: u64,
         force: bool,
         writer: &SlotWriter,
-    ) -> Result<BTreeSet<String>, OpenStackError> {
+    ) -> Result<PhaseVerification, OpenStackError> {
         let mut phase = self.phase.take().ok_or(OpenStackError::NoPhase(self.id))?;
         let kept = std::mem::take(&mut phase.kept);
         phase.stored.retain(|key, _| object_id(key).is_none_or(|id| !kept.contains(&id)));
@@ -247,6 +255,9 @@ impl OpenPhase {
             let stored = self.stored.remove(&key).unwrap_or(StoredSlot::Absent);
             let outcome = writer.replace(&key, &stored, &translation.content).await?;
             self.count(&key, &outcome, started);
+            if outcome == SlotOutcome::Created {
+                self.verify.created.push(slot);
+            }
         }
         Ok(problem)
     }
@@ -276,10 +287,9 @@ impl OpenPhase {
         } else {
             report.compare_ms += elapsed;
         }
-        let may_be_outdated =
-            matches!(outcome, SlotOutcome::Created | SlotOutcome::Deleted | SlotOutcome::Conflict);
+        let may_be_outdated = matches!(outcome, SlotOutcome::Deleted | SlotOutcome::Conflict);
         if self.kind == PhaseKind::Endpoints && may_be_outdated {
-            self.verify.extend(object_id(key));
+            self.verify.verify.extend(object_id(key));
         }
     }
 }
