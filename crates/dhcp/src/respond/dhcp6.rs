@@ -109,10 +109,15 @@ fn write_options(
                 writer.put(option::RAPID_COMMIT, &[]);
             }
             let lifetime = port.lease.lease_seconds;
+            // RFC 8415, 18.3.4 and 18.3.5.
+            let status_without_address = match request.request_type {
+                Dhcp6RequestType::Renew | Dhcp6RequestType::Rebind => status::NO_BINDING,
+                _ => status::NO_ADDRESSES,
+            };
             for (number, association) in request.associations().take(MAX_ASSOCIATIONS).enumerate() {
                 // All addresses are in the first association.
                 let granted: &[Ipv6Addr] = if number == 0 { &lease.addresses } else { &[] };
-                write_association(writer, &association, granted, lifetime);
+                write_association(writer, &association, granted, lifetime, status_without_address);
             }
         }
     }
@@ -124,6 +129,7 @@ fn write_association(
     association: &IdentityAssociation<'_>,
     granted: &[Ipv6Addr],
     lifetime: u32,
+    status_without_address: u16,
 ) {
     writer.put_association(association.id, lifetime, |writer| {
         for address in granted {
@@ -138,7 +144,7 @@ fn write_association(
             }
         }
         if granted.is_empty() && withdrawn == 0 {
-            writer.put_status(status::NO_ADDRESSES);
+            writer.put_status(status_without_address);
         }
     });
 }

@@ -225,8 +225,15 @@ fn other_addresses_are_withdrawn() {
     assert_eq!(status(&["fd00:65::2"]), [0, 0]);
     assert_eq!(status(&["fd00:65::9"]), [0, 4]);
     assert_eq!(ask6(4, &[association(7, &[])]).unwrap_err(), RejectReason::NoAnswer);
-    let (_, options) = ask6(1, &[association(1, &[]), association(2, &[])]).unwrap();
-    assert_eq!(&options.iter().rfind(|(code, _)| *code == 3).unwrap().1[12..], [0, 13, 0, 2, 0, 2]);
+    for (message, server, code) in
+        [(1, None, 2), (3, Some(server_id()), 2), (5, Some(server_id()), 3), (6, None, 3)]
+    {
+        let mut sent = vec![association(1, &[]), association(2, &[])];
+        sent.extend(server);
+        let (_, options) = ask6(message, &sent).unwrap();
+        let second = &options.iter().rfind(|(code, _)| *code == 3).unwrap().1[12..];
+        assert_eq!(second, [0, 13, 0, 2, 0, code], "message {message}");
+    }
 }
 
 #[test]
