@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 use tortie_ctl::analyze::{AnalysisFinding, find_mistakes, load_cluster};
 use tortie_ctl::ipam::{UsageList, list_usage};
@@ -48,12 +48,12 @@ pub struct Freshness {
 pub struct SnapshotCache {
     store: ResourceClient,
     feed: Arc<ClusterFeed>,
-    current: Mutex<Option<Arc<ClusterSnapshot>>>,
+    current: Arc<Mutex<Option<Arc<ClusterSnapshot>>>>,
 }
 
 impl SnapshotCache {
     pub fn new(store: ResourceClient, feed: Arc<ClusterFeed>) -> SnapshotCache {
-        SnapshotCache { store, feed, current: Mutex::default() }
+        SnapshotCache { store, feed, current: Arc::default() }
     }
 
     pub fn store(&self) -> &ResourceClient {
@@ -61,9 +61,9 @@ impl SnapshotCache {
     }
 
     /// Returns the state after all changes that have been reported so far.
-    pub async fn get(&self) -> Result<(Arc<ClusterSnapshot>, Freshness), ApiError> {
+    pub async fn get(self: &Arc<Self>) -> Result<(Arc<ClusterSnapshot>, Freshness), ApiError> {
         // Requests wait here for one read, and then share it.
-        let mut current = self.current.lock().await;
+        let current = self.current.clone().lock_owned().await;
         let state = self.feed.state();
         if let Some(known) = &*current {
             if !state.connected {
@@ -73,6 +73,19 @@ impl SnapshotCache {
             if known.position == self.feed.position() && known.read.elapsed() < MAX_SNAPSHOT_AGE {
                 return Ok(known.with_freshness(None));
             }
+        }
+        // In a task, so that the read goes on if the client disconnects. Otherwise a client that does this again and again
+        // would start a read each time, and none would end.
+        let reading = tokio::spawn(self.clone().replace(current));
+        reading.await.map_err(|_| ApiError::Internal)?
+    }
+
+    /// Reads the datastore and replaces the state.
+    async fn replace(
+        self: Arc<Self>,
+        mut current: OwnedMutexGuard<Option<Arc<ClusterSnapshot>>>,
+    ) -> Result<(Arc<ClusterSnapshot>, Freshness), ApiError> {
+        if let Some(known) = &*current {
             tokio::time::sleep_until(known.read + READ_INTERVAL).await;
         }
         match self.read().await {

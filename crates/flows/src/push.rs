@@ -105,6 +105,7 @@ impl FlowPusher {
     /// Sends until it is cancelled.
     pub async fn run(mut self) {
         let mut delay = FIRST_RETRY_DELAY;
+        let mut logged = None;
         loop {
             let error = match self.serve_connection().await {
                 Ok(never) => match never {},
@@ -112,21 +113,22 @@ impl FlowPusher {
             };
             self.note_deliveries();
             let reason = error.to_string();
-            let (mut was_connected, mut is_new) = (false, false);
+            let mut was_connected = false;
             self.update(|state| {
-                is_new = state.error.as_ref() != Some(&reason);
                 was_connected = std::mem::take(&mut state.connected);
                 state.error = Some(reason.clone());
             });
             if was_connected {
                 delay = FIRST_RETRY_DELAY;
+                logged = None;
             }
-            if is_new {
+            if logged.as_ref() != Some(&reason) {
                 tracing::warn!(
                     collector = self.target.server,
                     reason,
                     "cannot send flows to the collector; trying again"
                 );
+                logged = Some(reason);
             }
             tokio::time::sleep(delay).await;
             delay = (2 * delay).min(MAX_RETRY_DELAY);
@@ -146,16 +148,18 @@ impl FlowPusher {
     async fn serve_connection(&mut self) -> Result<std::convert::Infallible, PushError> {
         let mut client = self.target.connect_sender().await?;
         let (sender, updates) = mpsc::channel(SEND_QUEUE_FLOWS);
-        let response = client.connect(ReceiverStream::new(updates)).await;
-        let mut receipts = response.map_err(|status| PushError::Status(Box::new(status)))?.into_inner();
-        self.update(|state| {
-            state.connected = true;
-            state.error = None;
-        });
-        tracing::info!(collector = self.target.server, "sending flows to the collector");
+        let server = self.target.server.clone();
         let window = Arc::new(Semaphore::new(MAX_UNCONFIRMED_FLOWS as usize));
         let (state, confirmed, receipts_here) = (self.state.clone(), window.clone(), self.receipts.clone());
+        // Flows are sent before the response begins: servers written in Go, such as Goldmane, send its headers with the
+        // first receipt.
         let reading = async move {
+            let mut receipts = match client.connect(ReceiverStream::new(updates)).await {
+                Ok(response) => response.into_inner(),
+                Err(status) => return PushError::Status(Box::new(status)),
+            };
+            state.lock().unwrap_or_else(PoisonError::into_inner).connected = true;
+            tracing::info!(collector = server, "sending flows to the collector");
             loop {
                 match receipts.message().await {
                     Ok(Some(_)) => {
@@ -168,7 +172,10 @@ impl FlowPusher {
                 }
             }
         };
+        self.update(|state| state.error = None);
         tokio::select! {
+            biased;
+            // First, because it knows why the connection has ended.
             error = reading => Err(error),
             never = self.send_all(&sender, &window) => never,
         }

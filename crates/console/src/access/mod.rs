@@ -72,17 +72,17 @@ impl AccessControl {
         sessions.is_open(secret, Instant::now())
     }
 
-    /// Checks the rate, the origin and the session of a request. The page itself and signing in need no session.
+    /// Checks the origin, the session and the rate of a request. The page itself and signing in need no session. Refused
+    /// requests do not count for the rate: otherwise a page of another site could use it up.
     fn check_request(&self, request: &Request) -> Result<(), ApiError> {
-        let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
-        admitted.map_err(|wait| ApiError::TooManyRequests { wait })?;
         self.check_origin(request.method(), request.headers())?;
         let path = request.uri().path();
         let is_open = !path.starts_with("/api/") || path == "/api/session";
-        if is_open || self.is_signed_in(request.headers()) {
-            return Ok(());
+        if !is_open && !self.is_signed_in(request.headers()) {
+            return Err(ApiError::NotSignedIn);
         }
-        Err(ApiError::NotSignedIn)
+        let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        admitted.map_err(|wait| ApiError::TooManyRequests { wait })
     }
 
     /// Rejects requests that another site may have caused. The address in `Host` is checked against DNS rebinding: a name

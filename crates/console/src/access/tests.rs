@@ -70,3 +70,19 @@ fn only_the_cookie_of_a_session_counts() {
     assert!(!access.is_signed_in(&HeaderMap::new()));
     assert!(AccessControl::new(SOCKET).is_signed_in(&HeaderMap::new()), "the socket was checked");
 }
+
+#[test]
+fn refused_requests_leave_the_rate_to_others() {
+    let access = AccessControl::new(SESSION);
+    let check = |path: &str, host: &str| {
+        let request = axum::http::Request::builder().uri(path).header("host", host).body(Body::empty());
+        access.check_request(&request.unwrap())
+    };
+    for _ in 0..10_000 {
+        assert!(matches!(check("/", "evil.example:7070"), Err(ApiError::Host { .. })));
+        assert!(matches!(check("/api/overview", "localhost:7070"), Err(ApiError::NotSignedIn)));
+    }
+    assert!(check("/", "localhost:7070").is_ok());
+    let is_limited = |_| matches!(check("/", "localhost:7070"), Err(ApiError::TooManyRequests { .. }));
+    assert!((0..10_000).any(is_limited));
+}

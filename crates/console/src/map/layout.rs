@@ -66,11 +66,11 @@ fn choose_columns<'b>(boxes: &'b BTreeSet<String>, lines: &'b [TrafficLine]) -> 
     // For traffic in both directions, only the heavier direction determines the order.
     let weights: BTreeMap<(&str, &str), u64> = lines
         .iter()
-        .map(|line| ((line.from.as_str(), line.to.as_str()), line.allowed + line.denied))
+        .map(|line| ((line.from.as_str(), line.to.as_str()), line.allowed.saturating_add(line.denied)))
         .collect();
     let is_main = |line: &&TrafficLine| {
         let back = weights.get(&(line.to.as_str(), line.from.as_str())).copied().unwrap_or_default();
-        let forth = line.allowed + line.denied;
+        let forth = line.allowed.saturating_add(line.denied);
         line.from != line.to && (forth, &line.to) > (back, &line.from)
     };
     let main: Vec<&TrafficLine> = lines.iter().filter(is_main).collect();

@@ -25,6 +25,15 @@ fn arbitrary_records(namespaces: usize) -> impl Strategy<Value = Vec<TrafficReco
 }
 
 #[test]
+fn counters_at_their_limit_do_not_overflow() {
+    let most = TrafficRecord { connections: u64::MAX, bytes: u64::MAX, ..record("web/a", "shop/b") };
+    let records = [most.clone(), TrafficRecord { denied: true, ..most.clone() }, most];
+    let map = TrafficMap::new(&MapLevel::Namespaces, &records);
+    assert_eq!((map.lines()[0].allowed, map.lines()[0].denied), (u64::MAX, u64::MAX));
+    assert_eq!(map.arrange(None).places.len(), 2);
+}
+
+#[test]
 fn clients_are_left_of_their_servers() {
     let records = [record("web/a", "shop/b"), record("shop/b", "db/c"), record("-/pub", "web/a")];
     let map = TrafficMap::new(&MapLevel::Namespaces, &records);

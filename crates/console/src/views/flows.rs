@@ -53,10 +53,22 @@ pub async fn stream(State(state): SharedState, uri: Uri) -> ApiResult {
         filter: Some(parameters.filter),
         ..FlowStreamRequest::default()
     };
-    let mut flows = query(&state, async |mut client| Ok(client.stream(request).await?.into_inner())).await?;
+    let mut client = query(&state, async |client| Ok(client)).await?;
     let (sender, receiver) = mpsc::channel::<Result<Event, Infallible>>(QUEUED_EVENTS);
     tokio::spawn(async move {
         let _permit = permit;
+        // Goldmane begins its response with the first flow, so there is no time limit for it.
+        let opened = tokio::select! {
+            () = sender.closed() => return,
+            opened = client.stream(request) => opened,
+        };
+        let mut flows = match opened {
+            Ok(response) => response.into_inner(),
+            Err(status) => {
+                let _ = sender.send(Ok(render_end(status.message()))).await;
+                return;
+            }
+        };
         let mut lost: usize = 0;
         loop {
             let next = tokio::select! {
@@ -64,12 +76,9 @@ pub async fn stream(State(state): SharedState, uri: Uri) -> ApiResult {
                 next = flows.message() => next,
             };
             let Ok(Some(first)) = next else {
-                let reason = next
-                    .err()
-                    .map_or_else(|| "the stream ended".to_owned(), |status| status.message().to_owned());
-                let _ = sender
-                    .send(Ok(Event::default().event("ended").data(json!({"reason": reason}).to_string())))
-                    .await;
+                let status = next.err();
+                let reason = status.as_ref().map_or("the stream ended", |status| status.message());
+                let _ = sender.send(Ok(render_end(reason))).await;
                 return;
             };
             let mut batch = vec![first];
@@ -87,6 +96,10 @@ pub async fn stream(State(state): SharedState, uri: Uri) -> ApiResult {
         }
     });
     Ok(render_stream(ReceiverStream::new(receiver)))
+}
+
+fn render_end(reason: &str) -> Event {
+    Event::default().event("ended").data(json!({ "reason": reason }).to_string())
 }
 
 fn render_flows(batch: Vec<FlowResult>, lost: usize) -> Event {

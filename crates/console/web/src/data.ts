@@ -1,5 +1,5 @@
 // Hooks that load data from the API.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type ClusterAnswer, request } from "./api";
 import { generation } from "./live";
 import { signedOut } from "./session";
@@ -22,11 +22,23 @@ export function useCluster<T>(path: string | null, refreshSeconds?: number): Loa
     path: null,
   });
   const changes = generation.value;
+  const seen = useRef(changes);
+  const reload = useRef(() => {});
   useEffect(() => {
     if (path === null) return;
     const abort = new AbortController();
     let timer: number | undefined;
+    let isLoading = false;
+    let isOutdated = false;
     const load = async () => {
+      // A request under way goes on: changes may be more frequent than answers.
+      if (isLoading) {
+        isOutdated = true;
+        return;
+      }
+      window.clearTimeout(timer);
+      isLoading = true;
+      isOutdated = false;
       setLoaded((last) => (last.path === path ? { ...last, loading: true } : { answer: null, error: null, loading: true, path }));
       try {
         const answer = await request<ClusterAnswer<T>>(path, undefined, abort.signal);
@@ -39,13 +51,23 @@ export function useCluster<T>(path: string | null, refreshSeconds?: number): Loa
         if (["unreachable", "store", "busy", "tooManyRequests", "timeout", "collector"].includes(error.code)) {
           timer = window.setTimeout(load, RETRY_DELAY);
         }
+      } finally {
+        isLoading = false;
       }
+      if (isOutdated && !abort.signal.aborted) void load();
     };
+    reload.current = () => void load();
     void load();
     return () => {
       abort.abort();
       window.clearTimeout(timer);
+      reload.current = () => {};
     };
-  }, [path, changes]);
+  }, [path]);
+  useEffect(() => {
+    if (seen.current === changes) return;
+    seen.current = changes;
+    reload.current();
+  }, [changes]);
   return loaded;
 }

@@ -21,6 +21,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 const LAST_SCANNED_PORT: u16 = 65_001;
 /// Workloads may not send VXLAN.
 const VXLAN_PORT: u16 = 4789;
+/// Packets after which the sender gives the CPU to the kernel's thread that receives them: its queue holds 1000.
+const PACKETS_PER_TURN: usize = 64;
 
 fn quick() -> FlowSourceSettings {
     FlowSourceSettings {
@@ -138,9 +140,12 @@ fn send_udp(from: &TestNamespace, destination: IpAddr, ports: impl IntoIterator<
     let unspecified = if destination.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let send = || {
         let socket = UdpSocket::bind(unspecified).unwrap();
-        for port in ports {
-            // Rejected and refused packets make later sends fail.
-            let _ = socket.send_to(b"test", SocketAddr::new(destination, port));
+        for turn in ports.chunks(PACKETS_PER_TURN) {
+            for port in turn {
+                // Rejected and refused packets make later sends fail.
+                let _ = socket.send_to(b"test", SocketAddr::new(destination, *port));
+            }
+            std::thread::yield_now();
         }
     };
     from.open().run(send).unwrap();

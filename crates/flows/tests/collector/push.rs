@@ -1,14 +1,20 @@
 //! A node that sends its flows to a collector over a connection that breaks.
 
 use super::TestCollector;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tortie_flows::proto::{Flow, FlowKey};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::{Server, TcpIncoming};
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
+use tortie_flows::proto::flow_collector_server::{FlowCollector as CollectorService, FlowCollectorServer};
+use tortie_flows::proto::{Flow, FlowKey, FlowReceipt, FlowUpdate};
 use tortie_flows::ring::{FlowQuery, RingOptions};
 use tortie_flows::{CollectorTarget, FlowCollector, FlowPusher, now_seconds};
 use tortie_http::liveness::Liveness;
-use tortie_testkit::eventually;
+use tortie_testkit::{CertificateMaker, eventually};
 
 /// Forwards connections to the collector while it is open.
 struct BreakableLink {
@@ -93,10 +99,69 @@ fn flows_arrive_once_over_a_broken_link() {
     record(&node, "c", 13);
     link.open.send_replace(true);
     expect("the missed flows arrive, the others count once", &[("a", 16), ("b", 7), ("c", 13)]);
+    // The headers of the response may arrive after the flows.
+    eventually("the node is connected again", || state.lock().unwrap().connected);
     let resent = collector.collector.metrics().resent.get();
     assert!(resent >= 2, "the flows of the last minutes were sent again: {resent}");
     let state = state.lock().unwrap().clone();
     assert_eq!((state.sent, state.lost_buckets, state.connected), (4, 0, true));
     assert!(state.sent_again >= 2 && state.error.is_none(), "{state:?}");
     running.abort();
+}
+
+/// A collector that sends the headers of its response with the first receipt, as servers written in Go do.
+struct LateCollector;
+
+#[tonic::async_trait]
+impl CollectorService for LateCollector {
+    type ConnectStream = ReceiverStream<Result<FlowReceipt, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<FlowUpdate>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let mut updates = request.into_inner();
+        let mut update = updates.message().await?;
+        let (sender, receipts) = mpsc::channel(1);
+        tokio::spawn(async move {
+            while update.is_some() && sender.send(Ok(FlowReceipt {})).await.is_ok() {
+                update = updates.message().await.unwrap_or_default();
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receipts)))
+    }
+}
+
+#[test]
+fn flows_are_sent_before_the_response_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let maker = CertificateMaker::new(dir.path());
+    let (server, client) = (maker.issue("server", &["localhost"]), maker.issue("client", &[]));
+    let read = |path: &Path| std::fs::read(path).unwrap();
+    let tls = ServerTlsConfig::new()
+        .identity(Identity::from_pem(read(&server.certificate), read(&server.key)))
+        .client_ca_root(Certificate::from_pem(read(&maker.authority_file())));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let target = CollectorTarget {
+        server: listener.local_addr().unwrap().to_string(),
+        server_name: Some("localhost".to_owned()),
+        certificate: client.certificate,
+        key: client.key,
+        authority: maker.authority_file(),
+    };
+    let serving =
+        Server::builder().tls_config(tls).unwrap().add_service(FlowCollectorServer::new(LateCollector));
+    runtime.spawn(serving.serve_with_incoming(TcpIncoming::from(listener)));
+    let node = Arc::new(FlowCollector::new(RingOptions { window: 1, max_bytes: 8 << 20 }));
+    let clock = node.clone();
+    runtime.spawn(async move { clock.keep_time(Liveness::default().part("clock")).await });
+    let pusher = FlowPusher::new(node.clone(), target);
+    let state = pusher.state();
+    runtime.spawn(pusher.run());
+    record(&node, "a", 5);
+    eventually("the flow is confirmed", || {
+        let state = state.lock().unwrap();
+        state.receipts == 1 && state.connected && state.error.is_none()
+    });
 }

@@ -121,9 +121,9 @@ pub async fn list(args: &ReadArgs, out: &mut dyn Write) -> Result<(), CommandErr
         }
     }
     match args.top {
-        Some(_) => {
-            found.sort_by_key(|found| std::cmp::Reverse(found.flow.packets_in + found.flow.packets_out))
-        }
+        Some(_) => found.sort_by_key(|found| {
+            std::cmp::Reverse(found.flow.packets_in.saturating_add(found.flow.packets_out))
+        }),
         None => found.sort_by_key(|found| std::cmp::Reverse(found.flow.start_time)),
     }
     let limit = args.top.unwrap_or(args.limit);

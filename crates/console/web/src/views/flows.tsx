@@ -37,6 +37,8 @@ export interface Flow {
 const MAX_ROWS = 5000;
 const ROW_HEIGHT = 34;
 const VISIBLE_ROWS = 18;
+/** Time until the stream is opened again after it ended. */
+const RETRY_MILLISECONDS = 3000;
 
 export function NoCollector() {
   return (
@@ -84,6 +86,8 @@ function FlowList() {
   const [error, setError] = useState("");
   const [lost, setLost] = useState(0);
   const paused = parameter("paused") === "1";
+  /** Grows when the stream is opened again. Then the list is also read again: the stream starts with the present. */
+  const [attempt, setAttempt] = useState(0);
   /** End of each flow in the list. The stream repeats those of buckets that were not complete. */
   const listed = useRef(new Map<string, string>());
   const since = sinceSeconds();
@@ -96,7 +100,7 @@ function FlowList() {
         setFlows(answer.data.flows);
         setLost(answer.data.omitted);
         setError("");
-        setState("loaded");
+        setState((last) => (last === "loading" ? "loaded" : last));
       } catch (failure) {
         if (abort.signal.aborted) return;
         setError(failure instanceof ApiError ? failure.message : String(failure));
@@ -104,10 +108,17 @@ function FlowList() {
     };
     void load();
     return () => abort.abort();
-  }, [since]);
+  }, [since, attempt]);
   useEffect(() => {
     if (paused) return;
     const source = new EventSource("/api/flows/stream");
+    let retry: ReturnType<typeof setTimeout> | undefined;
+    const reopen = () => {
+      source.close();
+      setState("reconnecting");
+      clearTimeout(retry);
+      retry = setTimeout(() => setAttempt((last) => last + 1), RETRY_MILLISECONDS);
+    };
     source.addEventListener("open", () => setState("live"));
     source.addEventListener("flows", (event) => {
       const batch = JSON.parse((event as MessageEvent<string>).data) as { flows: Flow[]; lost: number };
@@ -116,10 +127,17 @@ function FlowList() {
       setLost((last) => Math.max(last, batch.lost));
       setError("");
     });
-    source.addEventListener("ended", () => source.close());
-    source.addEventListener("error", () => setState("reconnecting"));
-    return () => source.close();
-  }, [paused]);
+    source.addEventListener("ended", reopen);
+    source.addEventListener("error", reopen);
+    return () => {
+      clearTimeout(retry);
+      source.close();
+    };
+  }, [paused, attempt]);
+  const togglePause = () => {
+    if (paused) setAttempt((last) => last + 1);
+    navigate(withParameters({ paused: paused ? "" : "1" }));
+  };
   const [q, verdict, namespace] = [parameter("q"), parameter("verdict"), parameter("namespace")];
   const shown = useMemo(
     () =>
@@ -138,7 +156,7 @@ function FlowList() {
         <FilterField name="namespace" label="Namespace" hint="all" />
         <FilterChoice name="verdict" label="Verdict" choices={[["", "all"], ["allowed", "allowed"], ["denied", "denied"]]} />
         <FilterChoice name="since" label="From the last" choices={[["", "15 minutes"], ["60", "minute"], ["300", "5 minutes"], ["3600", "hour"]]} />
-        <button type="button" aria-pressed={paused} onClick={() => navigate(withParameters({ paused: paused ? "" : "1" }))}>{paused ? "Continue" : "Pause"}</button>
+        <button type="button" aria-pressed={paused} onClick={togglePause}>{paused ? "Continue" : "Pause"}</button>
       </div>
       {error && <Notice tone="bad">{visible(error)}</Notice>}
       <p role="status" class="muted">

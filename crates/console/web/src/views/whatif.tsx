@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, type ClusterAnswer, request } from "../api";
 import { generation } from "../live";
 import { fragment, navigate } from "../router";
@@ -68,10 +68,20 @@ export function WhatIfView() {
   const [answer, setAnswer] = useState<ClusterAnswer<Answer> | null>(null);
   const [error, setError] = useState("");
   const [comparing, setComparing] = useState(false);
-  // The back button restores the text.
+  /** The generation of the cluster before the last comparison. */
+  const [comparedAt, setComparedAt] = useState(0);
+  const cancelValidation = useRef(() => {});
+  /** The draft of the address that this view wrote last; empty for one that is too long. */
+  const written = useRef<Draft | null>(null);
+  // The back button restores the text. An address without the text, because it is too long, must not clear it.
   useEffect(() => {
+    if (written.current?.yaml === linked.yaml && written.current.remove === linked.remove) return;
     setDraft(linked);
   }, [linked.yaml, linked.remove]);
+  const writeAddress = () => {
+    written.current = draft.yaml.length > MAX_LINKED_CHARACTERS ? { yaml: "", remove: false } : draft;
+    navigate(linkDraft(draft), true);
+  };
 
   const ask = async (validateOnly: boolean, signal?: AbortSignal) => {
     try {
@@ -91,17 +101,23 @@ export function WhatIfView() {
     }
     const abort = new AbortController();
     const timer = window.setTimeout(() => {
-      navigate(linkDraft(draft), true);
+      writeAddress();
       void ask(true, abort.signal);
     }, VALIDATION_DELAY);
-    return () => {
+    const cancel = () => {
       window.clearTimeout(timer);
       abort.abort();
     };
-  }, [draft.yaml, draft.remove, changes]);
+    cancelValidation.current = cancel;
+    return cancel;
+  }, [draft.yaml, draft.remove]);
   const compare = async (event: SubmitEvent) => {
     event.preventDefault();
+    // The result of a validation would replace that of the comparison.
+    cancelValidation.current();
+    writeAddress();
     setComparing(true);
+    setComparedAt(generation.value);
     await ask(false);
     setComparing(false);
   };
@@ -127,6 +143,7 @@ export function WhatIfView() {
       </p>
       {error && <Notice tone="bad">{visible(error)}</Notice>}
       {answer?.stale !== undefined && <Notice tone="warn">Not current: compared with the state of {formatTime(answer.asOf)}. {visible(answer.stale)}</Notice>}
+      {answer?.data.effect && changes !== comparedAt && <Notice tone="info">The cluster has changed since this comparison.</Notice>}
       {mistakes.length > 0 && (
         <Card title="Mistakes" count={mistakes.length} tone="bad">
           <Table

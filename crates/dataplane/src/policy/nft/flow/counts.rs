@@ -92,31 +92,12 @@ impl FlowCounts {
         socket: &NetlinkSocket,
     ) -> DataplaneResult<Vec<KeyDelta>> {
         let now = Instant::now();
-        self.reads += 1;
+        self.begin_read();
         let reads = self.reads;
         let mut deltas = Vec::new();
         for set in KeySet::ALL {
             for (key, packets) in read_keys(client, socket, set).await? {
-                let Some((tuple, label)) = parse_key(&key, set.family) else { continue };
-                let count = self.keys.entry((set, key.clone())).or_insert(KeyCount {
-                    reported: 0,
-                    seen: 0,
-                    changed: now,
-                    read: reads,
-                });
-                count.read = reads;
-                if packets < count.seen {
-                    // The table has been recreated, with counters that start from zero.
-                    count.reported = 0;
-                }
-                if packets != count.seen {
-                    count.seen = packets;
-                    count.changed = now;
-                }
-                let count = count.seen - count.reported;
-                if count > 0 {
-                    deltas.push(KeyDelta { set, key, tuple, label, count });
-                }
+                deltas.extend(self.take_count(set, key, packets, now));
             }
         }
         // The counter of a removed key starts from zero if the key returns. While the kernel resizes a set, a read may
@@ -134,6 +115,32 @@ impl FlowCounts {
             other.seen = packets;
         }
         Ok(deltas)
+    }
+
+    fn begin_read(&mut self) {
+        self.reads += 1;
+    }
+
+    /// Takes the counter of a key as the kernel lists it. While the kernel resizes a set, it may list a key twice; only the
+    /// first time counts. Returns the packets that have not been reported.
+    fn take_count(&mut self, set: KeySet, key: Box<[u8]>, packets: u64, now: Instant) -> Option<KeyDelta> {
+        let (tuple, label) = parse_key(&key, set.family)?;
+        let unknown = KeyCount { reported: 0, seen: 0, changed: now, read: 0 };
+        let count = self.keys.entry((set, key.clone())).or_insert(unknown);
+        if count.read == self.reads {
+            return None;
+        }
+        count.read = self.reads;
+        if packets < count.seen {
+            // The table has been recreated, with counters that start from zero.
+            count.reported = 0;
+        }
+        if packets != count.seen {
+            count.seen = packets;
+            count.changed = now;
+        }
+        let new = count.seen.saturating_sub(count.reported);
+        (new > 0).then_some(KeyDelta { set, key, tuple, label, count: new })
     }
 
     /// Returns the label of each verdict and tuple. If a tuple has several, because policy has changed, it is one of them.
@@ -292,6 +299,29 @@ async fn read_chain_count(socket: &NetlinkSocket, chain: &str) -> DataplaneResul
 mod tests {
     use super::super::super::table::join;
     use super::*;
+
+    #[test]
+    fn keys_that_are_listed_twice_count_once() {
+        let label = FlowLabel::of_words([0, 2, 3, 0]);
+        let key: Box<[u8]> =
+            join(&[&[10, 0, 0, 1], &[10, 0, 0, 2], &[6], &443u16.to_be_bytes(), &label.0]).into();
+        let (set, now) = (KeySet::ALL[0], Instant::now());
+        let mut counts = FlowCounts::default();
+        let mut list = |packets: [u64; 2]| {
+            counts.begin_read();
+            let deltas: Vec<KeyDelta> = packets
+                .into_iter()
+                .filter_map(|packets| counts.take_count(set, key.clone(), packets, now))
+                .collect();
+            let new: Vec<u64> = deltas.iter().map(|delta| delta.count).collect();
+            deltas.into_iter().for_each(|delta| counts.reported(delta));
+            new
+        };
+        assert_eq!(list([5, 6]), [5]);
+        assert_eq!(list([6, 6]), [1], "the packet between the two is not lost");
+        assert!(list([6, 6]).is_empty());
+        assert_eq!(list([2, 2]), [2], "the set was created again");
+    }
 
     #[test]
     fn keys_split_into_their_parts() {

@@ -16,6 +16,9 @@ const IDENTITY_BITS: usize = 32;
 const SET_BITS: usize = IDENTITY_BITS / 2;
 /// Number of identities of rules that no longer exist that are remembered, for connections which they have allowed.
 const MAX_RETIRED_IDENTITIES: usize = 16_384;
+/// Number of identities of missing profiles. An endpoint names profiles of its namespace and service account, so that
+/// names accumulate; the oldest are forgotten.
+const MAX_PROFILE_IDENTITIES: usize = 16_384;
 
 const DIRECTIONS: [PolicyDirection; 2] = [PolicyDirection::Ingress, PolicyDirection::Egress];
 
@@ -109,6 +112,8 @@ struct IdentityTable {
     owners: HashMap<RuleOwner, HashSet<u32>>,
     /// Identities of removed rules, oldest first.
     retired: VecDeque<u32>,
+    /// Identities of missing profiles, oldest first.
+    profiles: VecDeque<u32>,
 }
 
 #[derive(Debug)]
@@ -154,7 +159,7 @@ impl FlowIdentities {
         }
         for profile in profiles {
             for direction in DIRECTIONS {
-                table.add_cause(FlowCause::MissingProfile { profile: profile.clone(), direction });
+                table.add_profile(FlowCause::MissingProfile { profile: profile.clone(), direction });
             }
         }
     }
@@ -213,6 +218,19 @@ fn is_egress(cause: &FlowCause) -> bool {
 impl IdentityTable {
     fn add_cause(&mut self, cause: FlowCause) {
         self.add(FlowIdentity::of_cause(&cause), cause);
+    }
+
+    fn add_profile(&mut self, cause: FlowCause) {
+        let identity = FlowIdentity::of_cause(&cause);
+        if !self.entries.contains_key(&identity.number()) {
+            self.profiles.push_back(identity.number());
+        }
+        self.add(identity, cause);
+        if self.profiles.len() > MAX_PROFILE_IDENTITIES
+            && let Some(oldest) = self.profiles.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
     }
 
     fn add(&mut self, identity: FlowIdentity, cause: FlowCause) {
@@ -344,5 +362,25 @@ mod tests {
         assert_eq!(table.retired.len(), MAX_RETIRED_IDENTITIES);
         assert!(table.entries.len() <= MAX_RETIRED_IDENTITIES, "{}", table.entries.len());
         assert!(table.owners.is_empty());
+    }
+
+    #[test]
+    fn identities_of_missing_profiles_are_bounded() {
+        let identities = FlowIdentities::default();
+        let names: Vec<String> = (0..MAX_PROFILE_IDENTITIES).map(|number| format!("kns.{number}")).collect();
+        // Each name has an identity per direction.
+        for name in &names {
+            identities.add_endpoint([], std::slice::from_ref(name));
+        }
+        identities.add_endpoint([], &names[names.len() - 1..]);
+        let cause = |name: &String| {
+            let direction = PolicyDirection::Ingress;
+            let cause = FlowCause::MissingProfile { profile: name.clone(), direction };
+            let decision = identities.resolve(label(FlowIdentity::of_cause(&cause)), false);
+            decision.ingress == Some(cause)
+        };
+        assert!(cause(&names[names.len() - 1]));
+        assert!(!cause(&names[0]), "the oldest is forgotten");
+        assert!(identities.read().entries.len() <= MAX_PROFILE_IDENTITIES);
     }
 }
