@@ -29,7 +29,7 @@ const RUN_ELSEWHERE: &[(&str, &str)] = &[
     ("docs/kubernetes.md", "it needs a Kubernetes cluster"),
     (
         "docs/openstack.md",
-        "it needs an OpenStack deployment; openstack/tests/neutron runs the driver in a real Neutron",
+        "it needs an OpenStack deployment; crates/openstack/tests/neutron runs the driver in a real Neutron",
     ),
 ];
 

@@ -68,7 +68,7 @@ fn the_package_is_installed_and_removed() {
         must(&mut sandbox, &format!("test -s {file}"));
     }
     // Every page and every example of the repository is installed, and the examples are valid.
-    for (dir, extension) in [("docs", "md"), ("docs", "svg"), ("examples", "yaml")] {
+    for (dir, extension) in [("docs", "md"), ("docs", "svg"), ("docs", "png"), ("examples", "yaml")] {
         let files = files_below(Path::new(dir), extension);
         assert!(!files.is_empty(), "{dir}: no file ends in .{extension}");
         let missing =
