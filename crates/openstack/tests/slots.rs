@@ -52,11 +52,11 @@ impl Daemon {
         let mut stream = UnixStream::connect(self.dir.path().join("d.sock")).unwrap();
         let text = body.to_string();
         let length = text.len();
-        write!(
-            stream,
-            "{verb} {path} HTTP/1.1\r\nhost: d\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{text}"
-        )
-        .unwrap();
+        let head = format!(
+            "{verb} {path} HTTP/1.1\r\nhost: d\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        // One write: the server may respond and close the connection before it has read a body that it does not need.
+        stream.write_all(format!("{head}{text}").as_bytes()).unwrap();
         let mut response = String::new();
         stream.read_to_string(&mut response).unwrap();
         let (head, body) = response.split_once("\r\n\r\n").unwrap();

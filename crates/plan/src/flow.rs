@@ -133,10 +133,17 @@ pub struct FlowOpening {
     /// The connection of the packet.
     pub connection: ConnectionTuple,
     pub at: SystemTime,
-    pub in_interface: Option<String>,
-    pub out_interface: Option<String>,
+    /// `None` if the name of an interface is not known.
+    pub interfaces: Option<FlowInterfaces>,
     /// The policy in force when the event was read.
     pub generation: PolicyGeneration,
+}
+
+/// Names of the interfaces on which a packet entered and left the node; `None` for the node itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowInterfaces {
+    pub input: Option<String>,
+    pub output: Option<String>,
 }
 
 /// Packets and bytes of one direction.

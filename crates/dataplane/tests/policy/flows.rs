@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tortie_dataplane::{DataplaneHandle, ReportReceiver};
 use tortie_plan::flow::{
-    ConnectionOutcome, ConnectionRecord, FlowCause, FlowDecision, FlowEvent, FlowKey, FlowLoss, FlowOpening,
-    FlowSourceSettings,
+    ConnectionOutcome, ConnectionRecord, FlowCause, FlowDecision, FlowEvent, FlowInterfaces, FlowKey,
+    FlowLoss, FlowOpening, FlowSourceSettings,
 };
 use tortie_plan::{DataplaneSettings, NodePlan, PlannedRule, PolicyDirection, RuleAction};
 
@@ -200,8 +200,8 @@ async fn flows_carry_the_rules_that_decided() {
         let opening = flows.opened.iter().find(|opening| opening.key.tuple.destination == two).unwrap();
         assert_eq!(opening.key.decision.egress, decision.egress);
         assert_eq!(
-            (opening.in_interface.as_deref(), opening.out_interface.as_deref()),
-            (Some("cali1"), Some("cali2"))
+            opening.interfaces,
+            Some(FlowInterfaces { input: Some("cali1".into()), output: Some("cali2".into()) })
         );
         assert_ne!(opening.connection.source_port, 0);
         assert_eq!(opening.connection.original_destination, None);
@@ -209,7 +209,8 @@ async fn flows_carry_the_rules_that_decided() {
     }
     let spoofed = flows.denied.iter().find(|denied| denied.key.tuple.source == address("10.99.0.1")).unwrap();
     assert_eq!(spoofed.key.decision.egress, Some(FlowCause::Spoofed));
-    assert_eq!((spoofed.key.tuple.destination_port, spoofed.in_interface.as_deref()), (1000, Some("cali1")));
+    assert_eq!(spoofed.key.tuple.destination_port, 1000);
+    assert_eq!(spoofed.interfaces.as_ref().unwrap().input.as_deref(), Some("cali1"));
     let (decision, _) = flows
         .counted
         .iter()

@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use tortie_plan::flow::{
-    ConnectionOutcome, ConnectionRecord, FlowCounters, FlowDecision, FlowEvent, FlowLoss, FlowOpening,
-    FlowTuple,
+    ConnectionOutcome, ConnectionRecord, FlowCounters, FlowDecision, FlowEvent, FlowInterfaces, FlowLoss,
+    FlowOpening, FlowTuple,
 };
 
 /// Time for the policy that the kernel used to arrive here, if the one here decides differently.
@@ -252,15 +252,15 @@ impl FlowRecorder {
         now: i64,
         out: &mut Vec<Flow>,
     ) {
-        let path = (
-            KnownPlace::new(opening.in_interface.as_deref()),
-            KnownPlace::new(opening.out_interface.as_deref()),
-        );
+        let path = opening.interfaces.as_ref().map(|interfaces| {
+            let FlowInterfaces { input, output } = interfaces;
+            (KnownPlace::new(input.as_deref()), KnownPlace::new(output.as_deref()))
+        });
         let facts = KeyFacts {
             tuple: opening.key.tuple,
             decision: &opening.key.decision,
             connection: Some(&opening.connection),
-            path: Some(path),
+            path,
         };
         self.count(&facts, 1, view, book, now, out);
         if let Some(entry) = self.keys.find(&opening.key.tuple, &opening.key.decision) {
@@ -280,7 +280,7 @@ impl FlowRecorder {
     ) {
         let Some(id) = self.find_or_insert(facts, view, book, now) else {
             // The first packet is counted again with the next count of the kernel.
-            if facts.path.is_none() {
+            if facts.connection.is_none() {
                 self.count_totals(facts.decision.allowed, count);
                 let allowed = facts.decision.allowed;
                 out.push(other_flow(allowed, count_added(allowed, count), now));

@@ -184,7 +184,7 @@ fn verdicts_without_a_rule_are_named() {
     let decision = FlowDecision { egress: Some(FlowCause::Spoofed), ..FlowDecision::default() };
     let key = key("10.0.0.9", OUTSIDE, 80, decision);
     let FlowEvent::Denied(mut opening) = first_packet(&key, 4000) else { unreachable!() };
-    opening.in_interface = Some("cali-a".into());
+    opening.interfaces = Some(FlowInterfaces { input: Some("cali-a".into()), output: Some("eth0".into()) });
     let flows = node.handle(&FlowEvent::Denied(opening));
     assert_eq!(describe_hits(of_side(&flows, Src), false), ["KindUnspecified spoofed source Deny -1"]);
     assert_eq!(node.recorder.stats().agreements, 1);
@@ -203,7 +203,7 @@ fn the_host_reaches_its_workloads() {
         FlowDecision { allowed: true, ingress: Some(FlowCause::HostToWorkload), ..FlowDecision::default() };
     let key = key("192.168.0.1", B, 80, decision);
     let FlowEvent::Opened(mut opening) = first_packet(&key, 4000) else { unreachable!() };
-    opening.in_interface = None;
+    opening.interfaces = Some(FlowInterfaces { input: None, output: Some("cali-b".into()) });
     let flows = node.handle(&FlowEvent::Opened(opening));
     assert_eq!(flows.len(), 1);
     assert_eq!(describe_hits(of_side(&flows, Dst), false), ["KindUnspecified host to its workload Allow -1"]);

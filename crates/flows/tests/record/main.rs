@@ -178,8 +178,10 @@ pub fn first_packet(key: &FlowKey, source_port: u16) -> FlowEvent {
         key: key.clone(),
         connection: connection(key, source_port),
         at: UNIX_EPOCH + Duration::from_secs(START as u64),
-        in_interface: interface(key.tuple.source),
-        out_interface: interface(key.tuple.destination),
+        interfaces: Some(FlowInterfaces {
+            input: interface(key.tuple.source),
+            output: interface(key.tuple.destination),
+        }),
         generation: PolicyGeneration(1),
     };
     if key.decision.allowed { FlowEvent::Opened(opening) } else { FlowEvent::Denied(opening) }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tortie_testkit::{CertificateFiles, CertificateMaker, TestProcess};
+use tortie_testkit::{CertificateFiles, CertificateMaker, TestProcess, eventually_showing};
 
 const OPEN_PORT: u16 = 80;
 const DENIED_PORT: u16 = 81;
@@ -147,7 +147,8 @@ fn packets_become_records_of_both_sides() {
     assert!(!connects(&one, &address, DENIED_PORT));
     eventually("a connection to the service opens", || connects(&one, SERVICE, SERVICE_PORT));
 
-    eventually("the node has all records", || is_complete(&node_flows(&world)));
+    let picture = || format!("{:#?}\n{:#}\n{}", node_flows(&world), world.ask("flows"), world.log());
+    eventually_showing("the node has all records", || is_complete(&node_flows(&world)), picture);
     let flows = node_flows(&world);
     let denied = find(&flows, DENIED_PORT, "Dst", "Deny");
     assert!(denied.iter().all(|flow| flow["packets_in"].as_i64() > Some(0)), "{flows:#?}");

@@ -23,7 +23,8 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tortie_plan::flow::{
-    ConnectionRecord, FlowEvent, FlowKey, FlowLoss, FlowOpening, FlowSourceSettings, PolicyGeneration,
+    ConnectionRecord, FlowEvent, FlowInterfaces, FlowKey, FlowLoss, FlowOpening, FlowSourceSettings,
+    PolicyGeneration,
 };
 
 /// Bytes copied of each first packet: the headers.
@@ -39,8 +40,6 @@ const READ_TIME_SHARE: u32 = 50;
 /// Maximum number of first packets that wait for their labels, and the time for which further ones are awaited.
 const MAX_PENDING_OPENINGS: usize = 8192;
 const PENDING_DELAY: Duration = Duration::from_millis(50);
-/// Minimum interval between two reads of the names of all interfaces.
-const INTERFACE_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 const LOG_SUBSYSTEM: u16 = 4;
 const CONNTRACK_SUBSYSTEM: u16 = 1;
@@ -90,15 +89,14 @@ pub struct MessageReader {
     /// First packets whose labels have to be read.
     pending: Vec<PendingOpening>,
     dump: Arc<Notify>,
-    interfaces: HashMap<u32, String>,
-    interfaces_read: Option<Instant>,
+    /// Names by index; `None` for interfaces that have vanished. Read again for each new index.
+    interfaces: HashMap<u32, Option<String>>,
 }
 
 /// The first packet of a key, with the interface names and the policy at the arrival of its message.
 struct PendingOpening {
     packet: PacketMessage,
-    in_interface: Option<String>,
-    out_interface: Option<String>,
+    interfaces: Option<FlowInterfaces>,
     generation: PolicyGeneration,
 }
 
@@ -144,7 +142,6 @@ impl MessageReader {
             pending: Vec::new(),
             dump,
             interfaces: HashMap::new(),
-            interfaces_read: None,
         })
     }
 
@@ -189,15 +186,14 @@ impl MessageReader {
             .filter_map(|frame| parse_packet(frame.attributes()?))
             .collect();
         let indexes = packets.iter().flat_map(|packet| [packet.in_index, packet.out_index]).flatten();
-        if indexes.into_iter().any(|index| !self.interfaces.contains_key(&index)) {
-            self.read_interfaces().await;
+        let unknown: Vec<u32> = indexes.filter(|index| !self.interfaces.contains_key(index)).collect();
+        if !unknown.is_empty() {
+            self.read_interfaces(&unknown).await;
         }
         for packet in packets {
             let allowed = packet.prefix == ALLOWED_MESSAGE;
-            let name = |index: Option<u32>| self.interfaces.get(&index?).cloned();
             let pending = PendingOpening {
-                in_interface: name(packet.in_index),
-                out_interface: name(packet.out_index),
+                interfaces: self.name_interfaces(&packet),
                 generation: self.generation.get(),
                 packet,
             };
@@ -215,14 +211,13 @@ impl MessageReader {
     }
 
     fn report_opening(&mut self, pending: PendingOpening, allowed: bool, label: FlowLabel) {
-        let PendingOpening { packet, in_interface, out_interface, generation } = pending;
+        let PendingOpening { packet, interfaces, generation } = pending;
         let decision = self.identities.resolve(label, allowed);
         let opening = FlowOpening {
             key: FlowKey { tuple: packet.connection.flow, decision },
             connection: packet.connection,
             at: packet.at.unwrap_or_else(SystemTime::now),
-            in_interface,
-            out_interface,
+            interfaces,
             generation,
         };
         self.outbox.send(if allowed { FlowEvent::Opened(opening) } else { FlowEvent::Denied(opening) });
@@ -284,20 +279,33 @@ impl MessageReader {
         Ok(())
     }
 
-    async fn read_interfaces(&mut self) {
-        let now = Instant::now();
-        if self.interfaces_read.is_some_and(|read| now.duration_since(read) < INTERFACE_READ_INTERVAL) {
-            return;
-        }
-        self.interfaces_read = Some(now);
-        let Ok(connection) = self.netns.rtnetlink() else { return };
-        match connection.get_links().await {
+    /// Reads the names of all interfaces. Those of `wanted` may have vanished.
+    async fn read_interfaces(&mut self, wanted: &[u32]) {
+        let links = match self.netns.rtnetlink() {
+            Ok(connection) => {
+                connection.get_links().await.map_err(|error| DataplaneError::kernel("interfaces", &error))
+            }
+            Err(error) => Err(error),
+        };
+        match links {
             Ok(links) => {
-                let named = links.iter().filter_map(|link| Some((link.ifindex(), link.name()?.to_owned())));
+                let named = links.iter().map(|link| (link.ifindex(), link.name().map(str::to_owned)));
                 self.interfaces = named.collect();
             }
             Err(error) => tracing::warn!(%error, "cannot read the names of interfaces for flows"),
         }
+        for index in wanted {
+            self.interfaces.entry(*index).or_default();
+        }
+    }
+
+    /// Returns the names of the interfaces of a packet, if they are known.
+    fn name_interfaces(&self, packet: &PacketMessage) -> Option<FlowInterfaces> {
+        let name = |index: Option<u32>| match index {
+            Some(index) => self.interfaces.get(&index)?.clone().map(Some),
+            None => Some(None),
+        };
+        Some(FlowInterfaces { input: name(packet.in_index)?, output: name(packet.out_index)? })
     }
 }
 
