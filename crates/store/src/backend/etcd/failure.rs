@@ -142,6 +142,12 @@ fn explain_broken_connection(endpoint: &EtcdEndpoint, status: &Status) -> String
     if violates_http2(status) {
         return explain_foreign_server(endpoint, &reason);
     }
+    if has_ended_early(status) {
+        return format!(
+            "no answer from {endpoint}: it closed the connection or did not answer its pings; check that the datastore is \
+             healthy"
+        );
+    }
     let hint = match endpoint {
         EtcdEndpoint::Tcp { tls: true, .. } => {
             "and, if it wants client certificates, etcdCertFile and etcdKeyFile"
@@ -170,6 +176,13 @@ fn has_invalid_data(status: &Status) -> bool {
         let io_error = error.downcast_ref::<io::Error>().or(h2_error);
         io_error.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
     })
+}
+
+/// Returns whether the connection ended during a response. h2 reports the same error for streams if the server closed the
+/// connection and if hyper dropped it because pings were not answered.
+fn has_ended_early(status: &Status) -> bool {
+    let mut h2_errors = causes(status).filter_map(|error| error.downcast_ref::<h2::Error>()?.get_io());
+    h2_errors.any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Returns whether one side ended the connection because the other does not follow HTTP/2.
