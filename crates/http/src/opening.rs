@@ -1,5 +1,5 @@
-//! Connections whose clients must begin to speak HTTP/2 in time. Without a limit, a client that connects and sends
-//! nothing, or only a part of the connection preface, would occupy a connection of its socket for ever: the pings of the
+//! Connections whose clients must send the connection preface of HTTP/2 in time. Without a limit, a client that connects
+//! and sends nothing, or only a part of the preface, would occupy a connection of its socket for ever: the pings of the
 //! server begin only after the preface.
 
 use std::io;

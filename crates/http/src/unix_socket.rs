@@ -62,8 +62,8 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A connection of a client, which counts against the limit of its socket until it is dropped. It fails if the client does
-/// not begin to speak HTTP/2 in time.
+/// A connection of a client, which counts against the limit of its socket until it is dropped. It fails if the client
+/// does not send its first bytes in time.
 #[derive(Debug)]
 pub struct LimitedConnection {
     stream: TimedOpening<UnixStream>,

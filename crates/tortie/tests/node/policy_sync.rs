@@ -422,7 +422,7 @@ async fn stall(mut channel: Channel) {
     }
 }
 
-/// Opens connections that never begin to speak HTTP/2, and waits until the server has closed them.
+/// Opens connections that never send the whole connection preface of HTTP/2, and waits until the server has closed them.
 async fn stay_silent(socket: &str) {
     let path = socket.strip_prefix("unix://").unwrap();
     let mut silent = JoinSet::new();
